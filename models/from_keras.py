@@ -110,30 +110,18 @@ def _checked(model: Any) -> keras.Model:
             "its model has no graph of layers with known shapes, or a call() of its own: return keras.Model(images, "
             "model(images)) with images = keras.Input((height, width, channels))."
         )
-    if len(model.inputs) != 1 or len(model.outputs) != 1:
-        raise UnusableModelError(
-            f"its model has {len(model.inputs)} input(s) and {len(model.outputs)} output(s): it must have one input, "
-            "the images, and one output, the logits."
-        )
-    batch, *_ = model.inputs[0].shape
-    if batch is not None:
-        raise UnusableModelError(
-            f"its model is for batches of {batch} images: leave that out of keras.Input; --batch_size chooses it."
-        )
     if any(getattr(layer, "quantization_mode", None) for layer in layers_in(model)):
         raise UnusableModelError("its model is quantized, which is for inference: return it before quantize().")
-    images, logits = tuple(model.inputs[0].shape[1:]), tuple(model.outputs[0].shape[1:])
-    if len(images) != 3 or None in images or len(logits) != 1 or None in logits:
-        raise UnusableModelError(
-            f"its model maps inputs of shape {images} to outputs of shape {logits}, without the batch: it must map "
-            "images (height, width, channels) of a fixed size to (classes,)."
-        )
-    if logits[0] < 2:
-        raise UnusableModelError(
-            f"its model has {logits[0]} output: it must have one logit per class, for two classes Dense(2) without an "
-            "activation."
-        )
-    return model
+    inputs, outputs = ([tuple(tensor.shape) for tensor in ends] for ends in (model.inputs, model.outputs))
+    match inputs, outputs:
+        case [(None, int(), int(), int())], [(None, int(classes))] if classes > 1:
+            return model
+    raise UnusableModelError(
+        f"its model maps inputs of shape {', '.join(map(str, inputs))} to outputs of shape "
+        f"{', '.join(map(str, outputs))}: it must map one batch of images, (None, height, width, channels) of a fixed "
+        "size, to the logits of at least two classes, (None, classes); for two classes Dense(2) without an activation. "
+        "--batch_size chooses the size of the batch."
+    )
 
 
 def _is_model(layer: Any) -> bool:

@@ -45,11 +45,7 @@ def module_name(path: Path) -> str:
 
 
 def _load_file(path: Path) -> Any:
-    """Imports a file once per process.
-
-    Raises:
-        UnusableModelError: the file belongs to a package.
-    """
+    """Imports a file once per process."""
     name = module_name(path)
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
@@ -57,13 +53,8 @@ def _load_file(path: Path) -> Any:
         sys.modules[name] = module = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
-        except BaseException as error:
+        except BaseException:
             del sys.modules[name]
-            if isinstance(error, ImportError) and "no known parent package" in str(error):
-                raise UnusableModelError(
-                    f"{path.name} has relative imports: name its function as package.module:function, from the "
-                    "directory that has the package."
-                ) from error
             raise
     return sys.modules[name]
 

@@ -99,7 +99,7 @@ MANAGERS = {
     ),
     "in_graph_parameter_server": Entry(
         "parameter_server",
-        "in_graph_parameter_server",
+        "parameter_server",
         "as parameter_server in a cluster, but one client drives the towers of all workers",
         WorksIn.ONE_CLIENT | WorksIn.SERVERS,
         ("asynchronous", "staged_vars", _COMPACT),

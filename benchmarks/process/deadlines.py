@@ -18,7 +18,7 @@ PREPARATION_FACTOR = 3
 # from a slow file system.
 OPENING_SECONDS = 120.0
 IMPORT_SECONDS = 1800.0
-# To list a directory or an archive, or to write small images. The work on many files has a limit for each.
+# To list a directory or an archive, or to write small images. The work on many files has a limit without progress.
 DATA_SET_SECONDS = 3600.0
 
 

@@ -167,9 +167,13 @@ def test_summaries_and_a_profile_are_written_to_an_address(run_bench: RunBench, 
 @pytest.mark.parametrize(
     ("flags", "status", "words"),
     [
-        ((*TRIVIAL, "--data_dir=nowhere://bucket/x"), 2, "nowhere://...: TensorFlow"),
-        ((*SMALL, "--train_dir=nowhere://bucket/x"), 2, "nowhere://...: TensorFlow"),
-        (("export_model", "--train_dir=nowhere://bucket/x", "--keras_file=x.keras"), 2, "nowhere://...: TensorFlow"),
+        ((*TRIVIAL, "--data_dir=nowhere://bucket/x"), 2, "nowhere://bucket/x: File sys"),
+        ((*SMALL, "--train_dir=nowhere://bucket/x"), 2, "nowhere://bucket/x: File sys"),
+        (
+            ("export_model", "--train_dir=nowhere://bucket/x", "--keras_file=x.keras"),
+            2,
+            "nowhere://bucket/x: File system",
+        ),
         ((*SMALL, "--data_dir=ram://x/y"), 2, "of an address, only TFRecords are read, and mnist has none"),
         ((*TRIVIAL, "--data_dir=ram://none/y"), 5, "ram://none/y cannot be read: "),
         ((*TRIVIAL, "--data_dir=ram://top"), 5, "no file is named like train-00000-of-00008"),

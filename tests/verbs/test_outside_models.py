@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 from benchmarks import console
@@ -412,12 +410,6 @@ def test_a_layout_in_which_a_model_computes_something_else_is_not_used(
     assert model_probe.find_facts(f"{own}:either", 10).nchw is is_same
 
 
-def test_a_file_with_relative_imports_is_refused_with_the_other_spelling(own: Path) -> None:
-    own.write_text("from .own_width import WIDTH\n")
-    with pytest.raises(UnusableModelError, match="relative imports: name its function as package.module:function"):
-        model_probe.find_facts(f"{own}:build", 10)
-
-
 @pytest.mark.usefixtures("in_this_process")
 def test_operations_that_cannot_be_counted_leave_the_record_without_their_number(own: Path) -> None:
     resolved = _resolve(f"--model={own}:recurrent")
@@ -473,19 +465,19 @@ def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path, monkeypat
         ("INSTANCE", "has no function 'INSTANCE'. Its functions: chain"),
         ("nothing", "returned an object of type NoneType: return a model of Keras 3"),
         ("tied", "one of its layers uses the weights of a layer that they replace"),
-        ("of_eight", "is for batches of 8 images: leave that out of keras.Input"),
+        ("of_eight", r"inputs of shape \(8, .*batch_size chooses"),
         ("quantized", r"is quantized, which is for inference: return it before quantize\(\)"),
         ("kept", "keeps a tensor, or a tf.Variable"),
         ("layers", "no graph of layers with known shapes"),
-        ("two", r"2 input\(s\) and 1 output"),
-        ("feature_map", r"to outputs of shape \(30, 30, 10\)"),
+        ("two", r"inputs of shape \(None, 8, 8, 3\), \(None, 8, 8, 3\) to outputs of shape \(None, 192\): it must"),
+        ("feature_map", r"to outputs of shape \(None, 30, 30, 10\): it must map one batch"),
         ("doubled_weights", r"it reads values of weights or tensors, as get_weights\(\), numpy\(\) and bool\(\) do"),
         ("compiled", r"compile\(\) do: return the model without compiling it"),
         ("half", "layers or trainable variables of type float16: they must be float32"),
         ("frozen", "no trainable variables"),
         ("own_call", r"a call\(\) of its own: return keras.Model\(images, model\(images\)\)"),
         ("inner_softmax", "outputs are probabilities: return logits, without the softmax"),
-        ("binary", "has 1 output: it must have one logit per class"),
+        ("binary", r"to outputs of shape \(None, 1\): .* for two classes Dense\(2\)"),
         ("draws", "calls keras.random without a seed, which would draw the same numbers in every step"),
         ("preprocesses", "its operation 'add.*' scales the images, which are scaled already"),
         ("divides", "its operation 'true_divide.*' scales the images, which are scaled already"),
@@ -624,7 +616,7 @@ def test_the_list_of_applications_is_that_of_keras() -> None:
 
 
 MISBEHAVING = """
-import atexit, os, subprocess, sys, threading, time
+import atexit, os, sys, threading, time
 import keras
 
 IS_RUN = "model_probe" not in " ".join(sys.orig_argv)
@@ -660,11 +652,6 @@ def breaks_what_is_shared():
     return net()
 
 
-def starts_a_process():
-    subprocess.Popen(["sleep", "1000"])
-    return net()
-
-
 def recurses():
     return recurses()
 
@@ -688,7 +675,6 @@ def breaks_memory():
         ("leaves_the_run", 4, "--model=net.py:leaves_the_run: its code would end the process, by os._exit"),
         ("stays", 0, ""),
         ("breaks_what_is_shared", 0, "loud"),
-        ("starts_a_process", 0, "run_bench: the model's code had left a process running: sleep ("),
         ("recurses", 2, "the model cannot be built: RecursionError"),
         (
             "breaks_memory",
@@ -705,9 +691,6 @@ def test_a_model_neither_ends_nor_holds_the_process(
     assert done.status == status and words in done.stderr
     assert ("status:         ok" in done.stdout) is (status == 0)
     assert "loud" not in done.stdout
-    for number in map(int, re.findall(r"sleep \((\d+)\)", done.stderr)):
-        psutil.wait_procs([psutil.Process(number)] if psutil.pid_exists(number) else [], timeout=10)
-        assert not psutil.pid_exists(number)
 
 
 @pytest.mark.slow

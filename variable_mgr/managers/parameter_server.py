@@ -35,18 +35,12 @@ _CLUSTER_DIAGRAM = """\
 
 
 def parameter_server(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> VariableManager:
-    """Makes the form for one process, or for a cluster, staged if the modifiers ask for it."""
+    """Makes the form for one client or for the workers of a cluster, staged if the modifiers ask for it."""
     manager: VariableManager
-    if place.in_cluster:
+    if place.in_cluster and not place.hosts:
         manager = ClusterParameterServer(place, modifiers)
     else:
-        manager = ParameterServer(place, shared_devices, modifiers)
-    return Staged(manager, place.towers) if modifiers.staged_vars else manager
-
-
-def in_graph_parameter_server(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> VariableManager:
-    """Makes the form whose towers, on all workers, one client drives, staged if the modifiers ask for it."""
-    manager = ParameterServer(place, place.ps, modifiers)
+        manager = ParameterServer(place, place.ps or shared_devices, modifiers)
     return Staged(manager, place.towers) if modifiers.staged_vars else manager
 
 

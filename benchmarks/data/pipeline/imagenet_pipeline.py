@@ -267,30 +267,22 @@ def checked(source: Photos, numbered: tf.data.Dataset) -> tf.data.Dataset:
     name of a file that is not regular, or states a length above the limit, becomes that of a file below it, which
     cannot exist: then reading fails, and the error names the file.
 
-    This is part of what is measured, so a pipeline looks at a photo once, and a process at a shard again only if it has
-    changed.
+    This is part of what is measured, so a process walks a shard again only if it has changed.
     """
     if isinstance(source.files[0], Address):  # there is no FIFO, and to look at lengths would read each shard twice
         return numbered
     is_folder = isinstance(source, PhotoFolder)
-    # An array, since a set of a million photos would take 100 MB. A shard is never in it: to ask for its status is
-    # nothing beside reading it.
-    known_safe = np.zeros(len(source.files), bool)
 
-    def check(numbers: np.ndarray, names: np.ndarray) -> np.ndarray:
-        names = names.copy()
-        for at in np.flatnonzero(~known_safe[numbers]):
-            if _is_safe(names[at], is_folder):
-                known_safe[numbers[at]] = is_folder
-            else:
-                names[at] = f"{safe_files.printable(Path(os.fsdecode(names[at])))}/unsafe".encode()
-        return names
+    def safe_name(name: bytes) -> bytes:
+        unsafe = safe_files.printable(Path(os.fsdecode(name))) + "/unsafe"
+        return name if _is_safe(name, is_folder) else unsafe.encode()
 
-    def check_names(numbers: tf.Tensor, names: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return numbers, tf.ensure_shape(tf.numpy_function(check, [numbers, names], tf.string), names.shape)
+    def check(numbers: tf.Tensor, names: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        safe = tf.numpy_function(lambda own: np.array([*map(safe_name, own)], object), [names], tf.string)
+        return numbers, tf.ensure_shape(safe, names.shape)
 
     chunks = numbered.batch(_PHOTOS_AT_ONCE if is_folder else 1)
-    return chunks.map(check_names, num_parallel_calls=hardware.usable_cores(), deterministic=True).unbatch()
+    return chunks.map(check, num_parallel_calls=hardware.usable_cores(), deterministic=True).unbatch()
 
 
 def _is_safe(name: bytes, is_photo: bool) -> bool:

@@ -6,9 +6,10 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,7 +19,7 @@ from benchmarks.data.sources import imagenet_files, tfrecord
 from benchmarks.data.sources.class_folders import PhotoFolder
 from benchmarks.data.sources.imagenet_files import PhotoRecords, Photos
 from benchmarks.data.sources.jpeg_header import Problem, header_problem
-from benchmarks.data.sources.safe_files import FileWork, for_each, printable, read_file
+from benchmarks.data.sources.safe_files import FileWork, printable, read_file
 from benchmarks.data.sources.tfrecord import Defect, FramedRecord
 from benchmarks.errors import DataError, headline
 from variable_mgr.place import HOST
@@ -67,45 +68,50 @@ def defects(
         For each file, or chunk of files in a folder: its number of records, and their defects.
     """
     files, work = files or source.files, work or FileWork()
+    items: Sequence[Any]
+    check: Callable[[Any], Iterator[Defect | None]]
     if isinstance(source, PhotoFolder):
-        chunks = [files[start : start + _CHUNK] for start in range(0, len(files), _CHUNK)]
-        results = work.on_all_cores(functools.partial(_check_photos, problem_of_photo, work), chunks)
+        items = [files[start : start + _CHUNK] for start in range(0, len(files), _CHUNK)]
+        check = functools.partial(_photos, problem_of_photo, work)
     else:
-        labels = imagenet_files.labels_of(source, num_classes)
-        results = work.on_all_cores(functools.partial(_check_shard, source, labels, problem_of_photo, work), files)
-    with results as checked:
+        items, labels = files, imagenet_files.labels_of(source, num_classes)
+        check = functools.partial(_records, source, labels, problem_of_photo, work)
+    with work.on_all_cores(lambda item: _collected(check(item)), items) as checked:
         yield from checked
 
 
-def _check_photos(problem_of_photo: PhotoProblem, work: FileWork, files: Sequence[Path]) -> tuple[int, list[Defect]]:
-    bad = list[Defect]()
-    with _until_over(bad):
-        for file in files:
-            work.go_on(file)
-            try:
-                problem = problem_of_photo(read_file(file), True)
-            except OSError as error:
-                problem = "file", f"it cannot be read ({error.strerror}); replace it"
-            if problem:
-                bad.append(Defect(file, 0, 0, *problem))
-    return len(files), bad
-
-
-def _check_shard(
-    source: PhotoRecords, labels: range, problem_of_photo: PhotoProblem, work: FileWork, file: Path
-) -> tuple[int, list[Defect]]:
-    bad, records = list[Defect](), 0
+def _collected(checked: Iterable[Defect | None]) -> tuple[int, list[Defect]]:
+    """Returns how many were checked, and the defects; raises CancelledError if the work is over before any is found."""
+    results: list[Defect | None] = []
     try:
-        with _until_over(bad):
+        for result in checked:
+            results.append(result)
+    except CancelledError:
+        if not any(results):
+            raise
+    return len(results), [defect for defect in results if defect]
+
+
+def _photos(problem_of_photo: PhotoProblem, work: FileWork, files: Sequence[Path]) -> Iterator[Defect | None]:
+    for file in files:
+        work.go_on(file)
+        try:
+            problem = problem_of_photo(read_file(file), True)
+        except OSError as error:
+            problem = "file", f"it cannot be read ({error.strerror}); replace it"
+        yield Defect(file, 0, 0, *problem) if problem else None
+
+
+def _records(
+    source: PhotoRecords, labels: range, problem_of_photo: PhotoProblem, work: FileWork, file: Path
+) -> Iterator[Defect | None]:
+    work.go_on(file)
+    try:
+        for record in tfrecord.walk(file):
             work.go_on(file)
-            for record in tfrecord.walk(file):
-                work.go_on(file)
-                records += 1
-                if defect := _defect_of(record, file, source, labels, problem_of_photo):
-                    bad.append(defect)
+            yield _defect_of(record, file, source, labels, problem_of_photo)
     except DataError as error:
-        bad.append(Defect(file, 0, 0, "file", str(error).rstrip(".")))
-    return records, bad
+        yield Defect(file, 0, 0, "file", str(error).rstrip("."))
 
 
 def _defect_of(
@@ -121,33 +127,11 @@ def _defect_of(
     return Defect(file, record.number, record.offset, *problem) if problem else None
 
 
-@contextlib.contextmanager
-def _until_over(bad: Sequence[Defect]) -> Iterator[None]:
-    """Ends the block when the work is over; raises CancelledError if nothing was found until then."""
-    try:
-        yield
-    except CancelledError:
-        if not bad:
-            raise
-
-
 def explain_failure(source: Photos, num_classes: int, error: Exception) -> DataError:
     """Finds the record behind an error of the pipeline; TensorFlow's message may name a file, but no record.
 
-    A file whose size is no longer that of `source.sizes` is the cause. Otherwise the records are checked for a limited
-    time, and the first damaged one is taken to be the cause.
+    The records are checked for a limited time, and the first damaged one is taken to be the cause.
     """
-    sizes = for_each(source.files, lambda file: file.stat().st_size if file.is_file() else -1) if source.sizes else []
-    changed = [
-        f"{file} {'was removed' if now < 0 else f'changed from {before} to {now} bytes'}"
-        for file, before, now in zip(source.files, source.sizes, sizes, strict=False)
-        if before != now
-    ]
-    if changed:
-        return DataError(
-            f"{changed[0]} during the run{f', and {len(changed) - 1} more' if len(changed) > 1 else ''}: do not change "
-            f"the data set during a run. TensorFlow reported: {headline(error)}"
-        )
     warn(
         f"The input failed; looking for the damaged record in {len(source.files)} files, for at most "
         f"{_SEARCH_SECONDS:g} s ..."
@@ -169,7 +153,10 @@ def explain_failure(source: Photos, num_classes: int, error: Exception) -> DataE
                 progress.advance(in_files)
     except CancelledError:
         result = f"the first {sound} of {len(files)} files are sound"
-    return DataError(f"Reading {source.directory} failed, though {result}: {headline(error)}")
+    return DataError(
+        f"Reading {source.directory} failed, though {result}; the files must not change during a run. TensorFlow "
+        f"reported: {headline(error)}"
+    )
 
 
 class Skipping:

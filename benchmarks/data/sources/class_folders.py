@@ -8,7 +8,7 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.console import warn_once
@@ -36,21 +36,6 @@ _NO_CLASSES = {
 _NAMED = 3
 # Other data sets, with the names with which their files begin.
 _SMALL_IMAGES = {"cifar10": ("data_batch_", "cifar-10-"), "mnist": ("train-images", "t10k-images", "MNIST")}
-# Formats that are not read, by the endings of their files, which may have the number of a shard behind.
-_FORMATS = {
-    "array_record": "ArrayRecord",
-    "arrow": "Arrow",
-    "beton": "FFCV",
-    "h5": "HDF5",
-    "hdf5": "HDF5",
-    "mdb": "LMDB",
-    "mds": "MosaicML Streaming",
-    "npy": "NumPy",
-    "npz": "NumPy",
-    "parquet": "Parquet",
-    "rec": "MXNet RecordIO",
-}
-_FOREIGN = re.compile(rf".+\.({'|'.join(_FORMATS)})(?:-\d{{1,9}}-of-\d{{1,9}})?")
 # The search for what a directory holds instead of photos: it may be the root of a file system.
 _FOLDERS_SEARCHED = 2000
 _SYNSET = re.compile(r"n\d{8}(?!\d)")  # of WordNet, in whose order ImageNet's classes are
@@ -204,7 +189,7 @@ def _photos(folder: Path, split: str, classes: Sequence[str], endings: tuple[str
     if not files:
         return None
     kinds = (*endings, *ARCHIVE_ENDINGS)
-    beside = [entry for entry in os.listdir(folder) if entry.lower().endswith(kinds) and entry[0] != "."]
+    beside = [entry for entry in sorted(os.listdir(folder)) if entry.lower().endswith(kinds) and entry[0] != "."]
     others.update(f"{_kind(folder / entry)} beside the class folders" for entry in beside)
     others.update("folders of other kinds" for name in os.listdir(folder) if name.lower() in _NO_CLASSES)
     return PhotoFolder(
@@ -213,7 +198,7 @@ def _photos(folder: Path, split: str, classes: Sequence[str], endings: tuple[str
         files=files,
         labels=labels,
         classes=classes,
-        passed_over=_in_words(others),
+        passed_over=", ".join(f"{count} {kind}" for kind, count in others.most_common()),
     )
 
 
@@ -223,60 +208,33 @@ def _kind(path: Path) -> str:
     return repr(path.suffix.lower()[:20])[1:-1] or "files without an ending"
 
 
-def _in_words(others: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {kind}" for kind, count in sorted(others.items(), key=lambda item: (-item[1], item[0])))
-
-
 def what_is_there(root: Path, split: str, endings: tuple[str, ...]) -> str:
-    """Returns what a root without class folders holds instead, and what to do, to end a sentence."""
-    names = sorted(name for name in os.listdir(root) if name[0] != ".")
+    """Returns what a root without class folders, or its folder of a split, holds instead, and what to do."""
     for name, beginnings in _SMALL_IMAGES.items():
-        if any(entry.startswith(beginnings) for entry in names):
+        if any(entry.startswith(beginnings) for entry in os.listdir(root)):
             return (
                 f"it holds {DATA_SETS[name].title}, not photos: pass --data_name={name}, and a model for it to train."
             )
-    photo = _first_below(root, lambda path: path.name.lower().endswith(endings))
-    if photo is None and (foreign := _first_below(root, not_read)):
-        return f"it holds {not_read(foreign)}"
-    flat = [folder for folder in (root, *(root / name for name in FOLDERS_OF[split])) if _has_photo(folder, endings)]
-    if flat:
-        return f"the photos of {flat[0]} are in one folder. {labels_needed(split)}"
-    if (of_split := _folder_of(root, split)) and (others := _others_in(of_split, endings)):
-        return (
-            f"its class folders hold {_in_words(others)}, which are not read here. 'run_bench.py data convert' "
-            "takes JPEG, PNG, GIF, BMP, WebP and TIFF, with these endings."
-        )
-    if photo:
-        return (
-            f"it holds photos in other places, such as {photo}. Name the folder that has one folder for each class, "
-            f"with its photos in it, or that has these folders in one named {' or '.join(FOLDERS_OF[split])}."
-        )
+    folders = [root, *(root / name for name in FOLDERS_OF[split] if (root / name).is_dir())]
+    for folder in folders:
+        if any(name.lower().endswith(endings) for name in os.listdir(folder)):
+            return f"the photos of {folder} are in one folder. {labels_needed(split)}"
+    photo = _first_photo_below(folders[-1], endings)
+    names = sorted(name for name in os.listdir(folders[-1]) if name[0] != ".")
+    found = f"photos in other places, such as {photo}" if photo else some(names) or "nothing"
     return (
-        f"it holds {some(names) or 'nothing'}. Name the folder of the photos or shards, or convert archives with "
-        "'run_bench.py data convert' (docs/howto/real-data.md)."
+        f"{folders[-1]} holds {found}. Name the folder of shards called like {split}-00000-of-00008, or that has one "
+        "folder for each class, with its photos in it, or that has these folders in one named "
+        f"{' or '.join(FOLDERS_OF[split])}. 'run_bench.py data convert' takes tar archives, and photos of other "
+        "formats than JPEG and PNG; of Parquet, HDF5, LMDB and the like, write the photos as files first "
+        "(docs/howto/real-data.md)."
     )
 
 
-def not_read(file: Path) -> str | None:
-    """Returns the end of a sentence on a file of a known format that is not read: its name, and what to do."""
-    match = _FOREIGN.fullmatch(file.name.lower())
-    return match and (
-        f"{file}, which is {_FORMATS[match[1]]}: write its photos as files, with a folder for each class, or as "
-        "TFRecords (docs/howto/real-data.md)."
-    )
-
-
-def _first_below(root: Path, is_wanted: Callable[[Path], object]) -> Path | None:
+def _first_photo_below(root: Path, endings: tuple[str, ...]) -> Path | None:
     walked = itertools.islice(os.walk(root), _FOLDERS_SEARCHED)
     files = (Path(folder) / name for folder, _, names in walked for name in names)
-    return next(filter(is_wanted, files), None)
-
-
-def _others_in(folder: Path, endings: tuple[str, ...]) -> Counter[str]:
-    entries = [entry for name in _class_names(folder) for entry in (folder / name).iterdir() if entry.name[0] != "."]
-    if any(entry.is_dir() or entry.name.lower().endswith(endings) for entry in entries):
-        return Counter()
-    return Counter(map(_kind, entries))
+    return next((file for file in files if file.name.lower().endswith(endings)), None)
 
 
 def labels_needed(split: str) -> str:
@@ -288,7 +246,3 @@ def labels_needed(split: str) -> str:
         "ILSVRC2012_devkit_t12.tar.gz, from image-net.org, has them. Move each photo into the folder of its class "
         "(docs/howto/real-data.md)."
     )
-
-
-def _has_photo(folder: Path, endings: tuple[str, ...]) -> bool:
-    return folder.is_dir() and any(name.lower().endswith(endings) for name in os.listdir(folder))

@@ -53,17 +53,11 @@ DATA_SETS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredImages(abc.ABC):
-    """A split of a data set that was found in a directory.
-
-    Attributes:
-        files: what a run reads; empty if all images are in memory.
-        sizes: of the files in bytes when they were found; empty if there are too many of them to ask for.
-    """
+    """A split of a data set that was found in a directory; a run reads `files`, none if all images are in memory."""
 
     directory: str
     split: str
     files: Sequence[Path] = ()
-    sizes: Sequence[int] = ()
 
     def count(self) -> int:
         """Returns the number of images: of files, unless one holds several."""

@@ -36,7 +36,6 @@ _SHARD = re.compile(
 )
 _LEAST_DATE = 10_000_000  # 8 digits, as in 20240131
 _NUMBER = re.compile(r"(?<!\d)(?<!-of-)\d++(?=-of-|\.)")
-_RECORDS = re.compile(rf"(?!\.|.*test).+{_KIND}(?:[-_.]?\d[-\w]*)?(?:\.gz|\.gzip|\.zlib|\.z)?")
 # Of the photos that a run reads from folders.
 _ENDINGS = (*JPEG_ENDINGS, ".png")
 _RECORDS_DESCRIBED = 64
@@ -70,13 +69,14 @@ _LAYOUTS = (INCEPTION, TFDS, DECODED)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PhotoRecords(StoredImages):
-    """Photos in TFRecords: so many files `of_shards`; `compression` as TensorFlow calls it, or empty.
+    """Photos in TFRecords: so many files `of_shards` with `sizes` in bytes; `compression` as TensorFlow calls it.
 
     `training_files` are the same, or those of the training images beside these, which tell how classes are numbered.
     """
 
     layout: Layout
     of_shards: int
+    sizes: Sequence[int]
     training_files: Sequence[Path]
     compression: tfrecord.Compression = ""
 
@@ -175,25 +175,15 @@ def find_imagenet(directory: str, split: str) -> Photos:
             f"{problem}. Of an address, only TFRecords are read: 'run_bench.py data convert' makes them of photos."
         )
     folder = class_folders.find_class_folders(path, split, _ENDINGS)
-    if folder is None and (others := _other_records(path, split)):
-        raise DataError(f"{problem}; it holds {some(others)}: rename them so, for {split}.")
     (other,) = {*FOLDERS_OF} - {split}
     if folder is None and _folder_of_shards(path, other):
         raise DataError(f"{problem}; it holds only {other} shards: pass --data_split={other}, or name another one.")
     if folder is None:
         raise DataError(
-            f"{problem}, and there is no folder of photos for each class"
-            f"{' in a folder named ' + ' or '.join(FOLDERS_OF[split]) if split != 'train' else ''}; "
+            f"{problem}, and there is no folder of photos for each class; "
             f"{class_folders.what_is_there(path, split, _ENDINGS)}"
         )
     return folder
-
-
-def _other_records(directory: Path, split: str) -> list[str]:
-    """Returns the names of TFRecords in a directory, or in that of a split, of which no split is known."""
-    folders = [directory, *(directory / name for name in FOLDERS_OF[split])]
-    names = [file.name for folder in folders if folder.is_dir() for file in folder.iterdir()]
-    return sorted(name for name in names if _RECORDS.fullmatch(name) and not _SHARD.fullmatch(name))
 
 
 def _shards_in(directory: Path, split: str) -> dict[str, re.Match[str]]:

@@ -11,7 +11,6 @@ import pickle
 import re
 import socket
 import tarfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -34,7 +33,7 @@ MOST_PHOTO_BYTES = 64 * 2**20
 MOST_SMALL_IMAGES_BYTES = 512 * 2**20
 # What a damaged archive raises.
 UNREADABLE = (OSError, ValueError, OverflowError, MemoryError, tarfile.TarError)
-# How long the work on a file may make no progress: a server of files that has gone is waited for without end.
+# How long the work on files may make no progress: a server of files that has gone is waited for without end.
 _SILENT_SECONDS = 600.0
 # A storage needs some 50 ms for an answer, and gives many at a time.
 _QUESTIONS_AT_A_TIME = 32
@@ -156,35 +155,30 @@ class _OnlyArrays(pickle.Unpickler):
 
 
 class FileWork:
-    """Work on files by threads: each reports its progress, and ends when all are to end.
+    """Work on files by threads: they report their progress, and end when all are to end.
 
     Args:
-        watchdog: expects the file that has made no progress for longest.
+        watchdog: expects progress on any file.
         give_up_at: when to end, by time.monotonic().
     """
 
     def __init__(self, watchdog: Watchdog | None = None, give_up_at: float = math.inf) -> None:
         self._watchdog, self._give_up_at = watchdog, give_up_at
-        self._lock = threading.Lock()
-        self._latest: dict[int, tuple[Path, float]] = {}  # by thread, the longest without progress first
         self._is_over = False
 
     @contextlib.contextmanager
     def on_all_cores(self, work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[Iterator[_Result]]:
         """Yields the results in order. When the block is left, the threads end at their next report."""
-
-        def reported(item: _Item) -> _Result:
-            try:
-                return work(item)
-            finally:  # else the file of a thread that failed would be expected to make progress
-                self._report(None)
-
-        with ThreadPoolExecutor(hardware.usable_cores()) as pool:
-            try:
-                yield pool.map(reported, items)
-            finally:
-                self._is_over = True
-                pool.shutdown(wait=False, cancel_futures=True)
+        try:
+            with ThreadPoolExecutor(hardware.usable_cores()) as pool:
+                try:
+                    yield pool.map(work, items)
+                finally:
+                    self._is_over = True
+                    pool.shutdown(wait=False, cancel_futures=True)
+        finally:
+            if self._watchdog:
+                self._watchdog.expect_nothing()
 
     def go_on(self, file: Path) -> None:
         """Reports that this thread begins with a file, or makes progress.
@@ -192,21 +186,7 @@ class FileWork:
         Raises:
             CancelledError: the work is to end.
         """
-        now = time.monotonic()
-        self._report((file, now))
-        if self._is_over or now >= self._give_up_at:
+        if self._is_over or time.monotonic() >= self._give_up_at:
             raise CancelledError(f"{file} is left unfinished")
-
-    def _report(self, progress: tuple[Path, float] | None) -> None:
-        if self._watchdog is None:
-            return
-        with self._lock:
-            before = next(iter(self._latest), None)
-            self._latest.pop(threading.get_ident(), None)
-            if progress:
-                self._latest[threading.get_ident()] = progress
-            if not self._latest:
-                self._watchdog.expect_nothing()
-            elif before in (None, threading.get_ident()):  # else the one that has waited longest is the same
-                file, since = next(iter(self._latest.values()))
-                self._watchdog.expect(f"The work on {file}", round(since + _SILENT_SECONDS - time.monotonic()))
+        if self._watchdog:
+            self._watchdog.expect(f"The work on {file} and others", _SILENT_SECONDS)

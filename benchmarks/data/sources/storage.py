@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import io
 import os
 import re
@@ -56,31 +55,11 @@ class Address(PosixPath):
         return self
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Returns its kind, size and time of modification."""
+        """Returns its kind, size and time of modification; pathlib's `exists`, `is_dir` and `is_file` ask for it."""
         with _storage(self) as gfile:
             status = gfile.stat(str(self))
         kind = stat.S_IFDIR if status.is_directory else stat.S_IFREG
         return os.stat_result((kind, *[0] * 5, status.length, *[0] * 3), {"st_mtime": status.mtime_nsec / 1e9})
-
-    def exists(self, *, follow_symlinks: bool = True) -> bool:
-        """Returns whether it is there, and not merely that its storage does not answer."""
-        return bool(self._kind())
-
-    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        """Returns whether it is a directory, or begins the names of files."""
-        return self._kind() == stat.S_IFDIR
-
-    def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Returns whether it is a file."""
-        return self._kind() == stat.S_IFREG
-
-    def _kind(self) -> int:
-        try:
-            return stat.S_IFMT(self.stat().st_mode)
-        except StorageError as error:
-            if error.errno == errno.ENOENT:
-                return 0
-            raise
 
     def iterdir(self) -> Iterator[Address]:  # type: ignore[override]  # that is a Generator in some versions
         """Yields what is in it."""
@@ -172,27 +151,11 @@ def _storage(address: Address) -> Iterator[Any]:
     """Yields what works on the files of an address, and turns errors of TensorFlow into those that it has."""
     import tensorflow as tf
 
-    _require(address.parts[0].rstrip(":"))
     try:
         yield tf.io.gfile
+    except tf.errors.UnimplementedError as error:  # such as for a scheme that TensorFlow has no file system for
+        reason = headline(error).rstrip(".")
+        raise UsageError(f"{address}: {reason}. Copy the data, or mount the storage and name the directory.") from error
     except tf.errors.OpError as error:
         number = _ERRNO.get(type(error).__name__, errno.EIO)
         raise StorageError(number, headline(error).rstrip(".") or os.strerror(number), str(address)) from error
-
-
-@functools.cache
-def _require(scheme: str) -> None:
-    """Looks for a file system of TensorFlow.
-
-    Raises:
-        UsageError: there is none.
-    """
-    import tensorflow as tf
-
-    known = set(tf.io.gfile.get_registered_schemes())
-    if scheme not in known:
-        raise UsageError(
-            f"{scheme}://...: TensorFlow {tf.__version__} has no file system for it, only for "
-            f"{', '.join(f'{name}://' for name in sorted(known - {'', 'file'}))}. Copy the data, or mount the storage "
-            "and name the directory."
-        )

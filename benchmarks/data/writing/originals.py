@@ -132,8 +132,6 @@ def find_originals(source: Path, split: str) -> Listing | PhotoRecords:
         DataError: the source holds none of these, or TFRecords of pixels.
     """
     if not source.is_dir():
-        if foreign := class_folders.not_read(source):
-            raise DataError(f"data convert does not read {foreign}")
         if source.exists():
             return _in_archive_of_archives(source, split)
         raise DataError(

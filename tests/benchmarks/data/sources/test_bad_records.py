@@ -147,11 +147,8 @@ def test_a_shard_that_goes_away_is_named_even_if_records_are_skipped(copied: Pat
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda file: file.unlink(), "was removed during the run"),
-        (
-            lambda file: file.write_bytes(file.read_bytes() + b"half a header"),
-            r"changed from \d+ to \d+ bytes during the run",
-        ),
+        (lambda file: file.unlink(), " cannot be read: No such file"),
+        (lambda file: file.write_bytes(file.read_bytes() + b"half a header"), ": record 10 at byte .* its length does"),
     ],
 )
 def test_files_that_change_while_they_are_read_are_named(
@@ -161,7 +158,7 @@ def test_files_that_change_while_they_are_read_are_named(
     change(copied / DAMAGED)
     with pytest.raises(tf.errors.OpError) as caught:
         take(lambda: imagenet_pipeline.batches(source, spec(), InputOptions()), 30)
-    assert re.search(f"{copied / DAMAGED} {words}", str(bad_records.explain_failure(source, 1001, caught.value)))
+    assert re.search(f"{copied / DAMAGED}{words}", str(bad_records.explain_failure(source, 1001, caught.value)))
 
 
 @pytest.mark.parametrize("label", [5000, 0, -1])
@@ -213,7 +210,9 @@ def test_damaged_pixels_are_found_by_decoding(copied: Path) -> None:
 def test_a_failure_that_no_record_explains_keeps_its_own_words(fake_imagenet: Path) -> None:
     source = _find(fake_imagenet)
     problem = bad_records.explain_failure(source, 1001, ValueError("disk on fire\nmore"))
-    assert "every record in it is sound: disk on fire" in str(problem) and "more" not in str(problem)
+    assert "every record in it is sound; the files must not change during a run. TensorFlow reported: disk" in str(
+        problem
+    ) and "more" not in str(problem)
 
 
 @pytest.mark.fault(
@@ -306,7 +305,7 @@ def test_the_search_within_one_large_file_ends_too(copied: Path, monkeypatch: py
     damage.corrupt(copied / "train-00000-of-00004", "crc")
     source = _find(copied)
     problem = bad_records.explain_failure(source, 1001, ValueError("disk on fire"))
-    assert "the first 0 of 4 files are sound: disk on fire" in str(problem)
+    assert "the first 0 of 4 files are sound; the files" in str(problem)
 
 
 def test_keys_and_labels_are_shown_in_part(copied: Path) -> None:

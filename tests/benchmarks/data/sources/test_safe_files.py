@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import threading
 import time
-import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -91,33 +91,16 @@ def test_work_ends_when_its_time_is_over() -> None:
     FileWork(give_up_at=time.monotonic() + 600).go_on(Path("a"))
 
 
-def test_the_file_that_makes_no_progress_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
-    watchdog = NotedWatchdog()
-    here = types.SimpleNamespace(now=0.0, thread=1)
-    monkeypatch.setattr(time, "monotonic", lambda: here.now)
-    monkeypatch.setattr(threading, "get_ident", lambda: here.thread)
-    work = FileWork(watchdog)
-    work.go_on(Path("stuck"))
-    assert watchdog.expected == [("The work on stuck", 600)]
-    for here.now, here.thread in ((10.0, 2), (20.0, 2), (30.0, 3)):
-        work.go_on(Path(f"of {here.thread}"))
-    assert len(watchdog.expected) == 1, "the progress of others does not move its deadline"
-    here.now, here.thread = 100.0, 1
-    work.go_on(Path("no longer stuck"))
-    assert watchdog.expected[1:] == [("The work on of 2", 520)], "the next oldest, from its last progress"
-    for here.thread in (1, 2, 3):
-        work._report(None)
-    assert watchdog.expected[2:] == [("The work on of 3", 530), ("", 0)]
-
-
-def test_a_file_whose_work_failed_is_no_longer_expected() -> None:
+@pytest.mark.parametrize("error", [None, OSError("disk on fire")])
+def test_progress_is_expected_until_the_work_ends(error: OSError | None) -> None:
     watchdog = NotedWatchdog()
     work = FileWork(watchdog)
 
-    def fail(file: Path) -> None:
+    def begin(file: Path) -> None:
         work.go_on(file)
-        raise OSError("disk on fire")
+        if error:
+            raise error
 
-    with pytest.raises(OSError, match="disk on fire"), work.on_all_cores(fail, [Path("bad")]) as results:
+    with contextlib.suppress(OSError), work.on_all_cores(begin, [Path("photos/1.jpg")]) as results:
         list(results)
-    assert watchdog.expected == [("The work on bad", 600), ("", 0)]
+    assert watchdog.expected == [("The work on photos/1.jpg and others", 600), ("", 0)]

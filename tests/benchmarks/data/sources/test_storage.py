@@ -90,6 +90,12 @@ def test_what_is_missing_is_an_error_of_files_and_of_data(directory: Path) -> No
     assert (missing.value.errno, missing.value.filename) == (2, f"{directory}/none")
 
 
+@pytest.mark.parametrize("method", ["exists", "is_dir", "read_bytes", "mkdir"])
+def test_a_scheme_that_tensorflow_does_not_know_is_named(method: str) -> None:
+    with pytest.raises(UsageError, match="^nfs5://host/data: File system scheme 'nfs5' not .* mount the storage"):
+        getattr(path_of("nfs5://host/data"), method)()
+
+
 def test_a_storage_that_does_not_answer_is_not_taken_for_one_without_the_file(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
