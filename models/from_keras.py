@@ -59,25 +59,7 @@ def keras_model(name: str, num_classes: int, image_shape: tuple[int, ...] | None
             from images to logits.
     """
     if not name.startswith(APPLICATION):
-        function, given = load(name), {"num_classes": num_classes} if takes_num_classes(name) else {}
-        try:
-            with contained(), kept_precision():
-                return _checked(function(**given))
-        except ValueError as error:
-            if "stateless scope" not in str(error):
-                raise
-            raise UnusableModelError(
-                "it creates a variable outside the build() of a layer, as optimizers and compile() do: return the "
-                "model without compiling it, and load a saved one with compile=False. keras.Variable() of an array "
-                "does so, too: use add_weight()."
-            ) from error
-        except (AttributeError, NotImplementedError, TypeError) as error:
-            if "symbolic" not in str(error).lower():
-                raise
-            raise UnusableModelError(
-                "it reads values of weights or tensors, as get_weights(), numpy() and bool() do, and a run builds the "
-                "model before they have any: compute constants with NumPy, and load weights with --initial_weights."
-            ) from error
+        return _model_of_function(name, num_classes)
     builder = getattr(keras.applications, name.removeprefix(APPLICATION))
     options: dict[str, Any] = {"input_shape": image_shape} if image_shape else {}
     if "include_preprocessing" in inspect.signature(builder).parameters:
@@ -87,6 +69,52 @@ def keras_model(name: str, num_classes: int, image_shape: tuple[int, ...] | None
         is_nchw = keras.config.image_data_format() == "channels_first"
         return keras_model(name, num_classes, (3, *_USUAL_SIZE) if is_nchw else (*_USUAL_SIZE, 3))
     return model
+
+
+def _model_of_function(name: str, num_classes: int) -> keras.Model:
+    """Returns what a user's function returns; see `keras_model`."""
+    try:
+        function, given = load(name), {"num_classes": num_classes} if takes_num_classes(name) else {}
+        _check_parameters(function, given)
+        with contained(), kept_precision():
+            return _checked(function(**given))
+    except ValueError as error:
+        if "stateless scope" not in str(error):
+            raise
+        raise UnusableModelError(
+            "it creates a variable outside the build() of a layer, as optimizers and compile() do: return the "
+            "model without compiling it, load a saved one with compile=False, and train only behind if __name__ == "
+            "'__main__'. keras.Variable() of an array does so, too: use add_weight()."
+        ) from error
+    except AssertionError as error:
+        if "reset_default_graph" not in str(error):
+            raise
+        raise UnusableModelError("it calls clear_session() or reset_default_graph(): leave that out.") from error
+    except (AttributeError, NotImplementedError, TypeError) as error:
+        if "symbolic" not in str(error).lower():
+            raise
+        raise UnusableModelError(
+            "it reads values of weights or tensors, as get_weights(), numpy() and bool() do, and a run builds the "
+            "model before they have any: compute constants with NumPy, and load weights with --initial_weights."
+        ) from error
+    except Exception as error:
+        if "URL fetch failure" not in str(error):
+            raise
+        raise UnusableModelError(
+            f"it downloads a file, which failed ({error}). If these are weights, build the model with weights=None: "
+            "a run ignores weights that the function loads, and --initial_weights loads them."
+        ) from error
+
+
+def _check_parameters(function: Callable[..., Any], given: Mapping[str, int]) -> None:
+    """Raises UnusableModelError if a call needs other arguments than those given."""
+    try:
+        inspect.signature(function).bind(**given)
+    except TypeError as error:
+        raise UnusableModelError(
+            f"the function is called with {'num_classes only' if given else 'no argument'} ({error}): give its other "
+            "parameters defaults, or name a function that calls it with them."
+        ) from error
 
 
 def takes_num_classes(name: str) -> bool:

@@ -47,8 +47,12 @@ def contained() -> Iterator[None]:
             isinstance(error, KeyboardInterrupt) or type(error).__module__.startswith("benchmarks.")
         ):
             raise
-        what = f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
-        raise UnusableModelError(f"its code would end the process: {what}.") from error
+        if isinstance(error, SystemExit):
+            raise UnusableModelError(
+                f"its code would end the process: sys.exit({error.code!r}). If it reads arguments of the command line, "
+                "do that only behind if __name__ == '__main__'."
+            ) from error
+        raise UnusableModelError(f"its code would end the process: {type(error).__name__}: {error}.") from error
 
 
 def _refuse_to_exit(*arguments: Any) -> NoReturn:

@@ -20,16 +20,15 @@ from models.outside_code import UnusableModelError, contained
 def load(reference: str) -> Callable[..., Any]:
     """Returns the function that `path/to/file.py:function` or `package.module:function` names.
 
-    The directory of the file, or the working directory, is added to the end of Python's path.
+    The directory of the file, and the working directory, are added to the end of Python's path.
 
     Raises:
         UnusableModelError: the module has no such function.
     """
     place, _, name = reference.rpartition(":")
     is_file = place.endswith(".py")
-    directory = str(Path(place).resolve().parent) if is_file else os.getcwd()
-    if directory not in sys.path:
-        sys.path.append(directory)
+    directories = [str(Path(place).resolve().parent)] if is_file else []
+    sys.path += [directory for directory in (*directories, os.getcwd()) if directory not in sys.path]
     with contained(), kept_precision():
         module = _load_file(Path(place).resolve()) if is_file else importlib.import_module(place)
     function = getattr(module, name, None)
@@ -45,7 +44,11 @@ def module_name(path: Path) -> str:
 
 
 def _load_file(path: Path) -> Any:
-    """Imports a file once per process."""
+    """Imports a file once per process.
+
+    Raises:
+        UnusableModelError: the file belongs to a package.
+    """
     name = module_name(path)
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
@@ -53,8 +56,13 @@ def _load_file(path: Path) -> Any:
         sys.modules[name] = module = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
-        except BaseException:
+        except BaseException as error:
             del sys.modules[name]
+            if isinstance(error, ImportError) and "no known parent package" in str(error):
+                raise UnusableModelError(
+                    f"{path.name} has relative imports: name its function as package.module:function, from the "
+                    "directory that has the package."
+                ) from error
             raise
     return sys.modules[name]
 

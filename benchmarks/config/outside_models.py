@@ -102,7 +102,7 @@ def find_any_model(name: str, data_name: str | None = None, num_classes: int | N
             f"--model={name} names a file that is no Python code. Write a function that returns its model, such as "
             "def build(): return keras.models.load_model('FILE', compile=False), and pass path/to/file.py:build."
         )
-    if ":" not in name:
+    if ":" not in name and not name.endswith(".py"):
         if "," in name:
             raise UsageError(f"--model={name}: a run has one model. Lists are for `sweep`.")
         try:

@@ -150,6 +150,7 @@ def prepare(runtime: Runtime) -> None:
         os.environ["no_grpc_proxy"] = ",".join(sorted(hosts))
         _keep_freed_memory()
     os.environ["KERAS_BACKEND"] = "tensorflow"  # the models are built into TensorFlow graphs
+    os.environ.pop("TF_USE_LEGACY_KERAS", None)  # or tf.keras, in a user's model, is Keras 2
     if devices.onednn:
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1" if devices.onednn == "on" else "0"
     if runtime.fpmath:

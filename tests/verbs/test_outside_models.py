@@ -44,6 +44,7 @@ APPLICATIONS = (
     "Xception",
 )
 OWN = """
+import os
 import warnings
 
 import keras
@@ -286,6 +287,15 @@ def unused():
     return chain(Idle(name="layer"), last=Dense(4), shape=(20, 20, 1))
 
 
+def shaped(input_shape, num_classes):
+    return net(input_shape, num_classes)
+
+
+def downloads():
+    keras.utils.get_file("weights.h5", "http://127.0.0.1:1/weights.h5", cache_dir=os.path.dirname(__file__))
+    return net((32, 32, 3), 10)
+
+
 def raises():
     raise RuntimeError("of my\\nown")
 """
@@ -401,6 +411,17 @@ def test_a_function_of_a_module_is_found_from_the_working_directory(own: Path, m
     assert specs.find_model(resolved.workload.model).data_name == "mnist"
 
 
+@pytest.mark.usefixtures("in_this_process")
+def test_a_file_in_a_package_imports_from_the_working_directory(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = own.parent / "package_with_nets"
+    package.mkdir()
+    own.rename(package / "own.py")
+    (package / "nets.py").write_text("from package_with_nets.own import digits\n")
+    monkeypatch.chdir(own.parent)
+    _resolve("--model=package_with_nets/nets.py:digits")
+    sys.path.remove(str(package))
+
+
 @pytest.mark.parametrize(("of_nchw", "is_same"), [(1.0, True), (1.5, False)])
 def test_a_layout_in_which_a_model_computes_something_else_is_not_used(
     own: Path, monkeypatch: pytest.MonkeyPatch, of_nchw: float, is_same: bool
@@ -408,6 +429,21 @@ def test_a_layout_in_which_a_model_computes_something_else_is_not_used(
     logits = {"NHWC": 5.0 * np.eye(2, 10), "NCHW": 5.0 * of_nchw * np.eye(2, 10)}
     monkeypatch.setattr(model_probe, "_logits", lambda *_of, data_format="NHWC", **_: logits[data_format])
     assert model_probe.find_facts(f"{own}:either", 10).nchw is is_same
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("compiled()", "train only behind if __name__ == '__main__'"),
+        ("keras.backend.clear_session()", r"it calls clear_session\(\) or reset_default_graph\(\): leave that out"),
+        ("from .own_width import WIDTH", "relative imports: name its function as package.module:function"),
+        ("import sys; sys.exit(2)", r"sys.exit\(2\). If it reads arguments of the command line, .* behind if __name__"),
+    ],
+)
+def test_what_a_file_does_when_it_is_imported_is_refused(own: Path, line: str, words: str) -> None:
+    own.write_text(f"{OWN}\n{line}\n")
+    with pytest.raises(UnusableModelError, match=words):
+        model_probe.find_facts(f"{own}:build", 10)
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -484,6 +520,8 @@ def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path, monkeypat
         ("sigmoids", "outputs are always between 0 and 1, as after a sigmoid: return logits"),
         ("subtracts_later", "its operation 'subtract.*' scales the images, which are scaled already"),
         ("wide", r"shape \(32, 48, 3\): they must be square"),
+        ("shaped", r"called with num_classes only \(missing a required argument: 'input_shape'\): give its other"),
+        ("downloads", r"it downloads a file, which failed \(URL fetch .*build the model with weights=None"),
     ],
 )
 def test_models_that_do_not_fit_are_refused(own: Path, function: str, problem: str) -> None:
@@ -542,6 +580,7 @@ def test_a_package_that_the_suite_hides_is_explained(reason: str, hides: str | N
     [
         ("keras:ResNet51", "keras.applications has no model 'ResNet51'. Did you mean 'resnet50'?"),
         ("no/such/file.py:build", "the file no/such/file.py does not exist"),
+        ("own.py", "names no function. Use keras:NAME"),
         ("own.py:", "names no function. Use keras:NAME"),
         ("own.py:build:x", "names no function. Use keras:NAME"),
         ("vgg61", "Did you mean 'vgg16'? See"),

@@ -39,9 +39,9 @@ _SMALL_IMAGES = {"cifar10": ("data_batch_", "cifar-10-"), "mnist": ("train-image
 # The search for what a directory holds instead of photos: it may be the root of a file system.
 _FOLDERS_SEARCHED = 2000
 _SYNSET = re.compile(r"n\d{8}(?!\d)")  # of WordNet, in whose order ImageNet's classes are
-# Folders of whole splits, such as train and test1, train_images and test_images, cars_train and cars_test.
+# Folders of whole splits or parts, such as train and test1, train_images and test_images, images_part_1 and _2.
 _OF_SPLIT = re.compile(
-    r"(.*[-_])?(?:train|test|val|eval|dev)(?:ing|id|idation|uation)?(?:[-_]?(?:images?|imgs?|photos|data|set))?\d{0,9}"
+    r"(.*[-_])?(?:train|test|val|eval|dev|part)(?:ing|id|idation|uation)?(?:[-_]?(?:images?|imgs?|photos|data|set))?[-_]?\d{0,9}"
 )
 
 
@@ -243,6 +243,6 @@ def labels_needed(split: str) -> str:
         return "Move them into one folder per class, from which labels come."
     return (
         "ImageNet's validation photos have no labels in their names; ILSVRC2012_validation_ground_truth.txt in "
-        "ILSVRC2012_devkit_t12.tar.gz, from image-net.org, has them. Move each photo into the folder of its class "
-        "(docs/howto/real-data.md)."
+        "ILSVRC2012_devkit_t12.tar.gz, from image-net.org, has them, or LOC_val_solution.csv, from Kaggle. Move each "
+        "photo into the folder of its class (docs/howto/real-data.md)."
     )

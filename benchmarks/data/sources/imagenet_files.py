@@ -320,6 +320,9 @@ def problem_of_example(payload: bytes, layout: Layout, labels: range) -> tuple[s
     for key in (layout.encoded, layout.label):
         if key not in feature:
             return "keys", f"it has no '{key}', only {some(sorted(feature)) or 'nothing'}; make the file again"
+    for key, wanted in ((layout.label, "int64_list"), (layout.encoded, "bytes_list")):
+        if (kind := feature[key].WhichOneof("kind")) not in (None, wanted):
+            return "keys", f"its '{key}' is {kind}, not {wanted}; make the file again"
     label, encoded = feature[layout.label].int64_list.value, feature[layout.encoded].bytes_list.value
     lowest, highest = max(0, labels.start), labels.stop - 1
     if len(label) != 1 or not lowest <= label[0] <= highest:

@@ -104,7 +104,8 @@ def _read_idx(directory: Path, name: str, dimensions: int) -> np.ndarray:
     if file is None:
         raise DataError(
             f"--data_dir={directory}: there is neither {name} nor {name}.gz; it holds "
-            f"{some(sorted(os.listdir(directory)))}. Make a fake MNIST with 'run_bench.py data make_mnist DIR'."
+            f"{some(sorted(os.listdir(directory)))}. Name the folder with these files, the only form that is read, or "
+            "make a fake MNIST with 'run_bench.py data make_mnist DIR'."
         )
     data = _bytes_of(file)
     head = 4 + 4 * dimensions
@@ -159,7 +160,8 @@ def _read_cifar10(path: Path, split: str) -> tuple[str, np.ndarray, np.ndarray]:
         return f"CIFAR-10, {layout} version", images, np.concatenate([labels for _, labels in parts])
     raise DataError(
         f"--data_dir={path}: there is neither {stems[0]}.bin nor {stems[0]} of CIFAR-10, nor their archive; it holds "
-        f"{some(sorted(os.listdir(path)))}. Make a fake CIFAR-10 with 'run_bench.py data make_cifar10 DIR'."
+        f"{some(sorted(os.listdir(path)))}. Name the folder with these files, the only forms that are read, or make a "
+        "fake CIFAR-10 with 'run_bench.py data make_cifar10 DIR'."
     )
 
 

@@ -177,6 +177,7 @@ BATCH_NORM = "TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"
     ("before", "runtime", "after"),
     [
         ({}, Runtime(), {SHOWN: "-1", "KERAS_BACKEND": "tensorflow"}),
+        ({"TF_USE_LEGACY_KERAS": "1"}, Runtime(), {"TF_USE_LEGACY_KERAS": None}),
         ({SHOWN: "0,1"}, Runtime(), {SHOWN: "-1"}),
         ({}, _on_gpus(), {SHOWN: None}),
         ({SHOWN: "2,3"}, _on_gpus(), {SHOWN: "2,3"}),

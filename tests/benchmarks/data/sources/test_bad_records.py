@@ -172,6 +172,21 @@ def test_a_label_out_of_range_is_named(copied: Path, label: int) -> None:
     assert f"its label is [{label}], not one number of 1 to 1000" in str(problem)
 
 
+@pytest.mark.parametrize(
+    ("key", "stored", "words"),
+    [
+        ("image/class/label", {"float_list": {"value": [3]}}, "its 'image/class/label' is float_list, not int64_list"),
+        ("image/class/label", {"bytes_list": {"value": [b"3"]}}, "its 'image/class/label' is bytes_list, not int64"),
+        ("image/encoded", {"float_list": {"value": [0.5]}}, "its 'image/encoded' is float_list, not bytes_list"),
+    ],
+)
+def test_a_label_or_photo_of_another_type_is_named(copied: Path, key: str, stored: dict, words: str) -> None:
+    rewrite(copied / DAMAGED, 6, lambda feature: feature[key].CopyFrom(tf.train.Feature(**stored)))
+    (defect,) = _defects(copied)
+    assert defect.number == 6 and words in str(defect)
+    assert str(_fail(copied)[1]) == str(defect)
+
+
 def test_a_photo_of_tfds_without_a_label_is_not_of_the_background(fake_imagenet: Path, tmp_path: Path) -> None:
     to_tfds(fake_imagenet, tmp_path / "tfds")
     rewrite_value(next((tmp_path / "tfds").iterdir()), 0, "label", -1)

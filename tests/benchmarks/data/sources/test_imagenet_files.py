@@ -360,6 +360,9 @@ BY_CLASS = "Name the folder of shards called like train-00000-of-00008, or that 
             "/train holds ants, bees. .* convert' takes .* other formats than",
         ),
         (["train/ants/0.jpg", "val/ants/0.webp"], "validation", "/val holds ants. .* other formats than JPEG"),
+        (["skin_images_part_1/0.jpg", "skin_images_part_2/0.jpg"], "train", BY_CLASS),
+        (["part1/0.jpg", "part2/0.jpg"], "train", BY_CLASS),
+        (["train/a/0.jpg", "val/0.jpg"], "validation", "or LOC_val_solution.csv, from Kaggle. Move each photo"),
         (["train/a/0.jpg", "val/a/0.jpg", "val/b/0.jpg"], "validation", "val has 1 class .* that .*train has not: b"),
         (["val/a/0.jpg", "val/b/0.jpg"], "validation", "val has 2 class folders, and there is no folder train beside"),
         (

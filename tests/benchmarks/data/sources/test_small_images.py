@@ -107,6 +107,15 @@ def _with(name: str, data: bytes) -> Callable[[Path], object]:
     return lambda directory: (directory / name).write_bytes(data)
 
 
+def _only(name: str) -> Callable[[Path], object]:
+    def replace(directory: Path) -> None:
+        for file in directory.iterdir():
+            file.unlink()
+        (directory / name).touch()
+
+    return replace
+
+
 def _changed(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
     return lambda directory: (directory / name).write_bytes(change((directory / name).read_bytes()))
 
@@ -118,6 +127,8 @@ IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
     ("write", "damage", "words"),
     [
         (_mnist, _without(LABELS), f"there is neither {LABELS} nor {LABELS}.gz; it holds {IMAGES}"),
+        (_mnist, _only("mnist.npz"), "it holds mnist.npz. Name the folder with these files, the only form"),
+        (_cifar10, _only("cifar10.npz"), "it holds cifar10.npz. Name the folder with these files, the only forms"),
         (_mnist, _with(LABELS, b"nothing"), "is no idx file of unsigned bytes in 1 dimension"),
         (_mnist, _with(LABELS, b"\x1f\x8b damaged"), f"{LABELS} cannot be read"),
         (_mnist, _with(IMAGES, gzip.compress(b"")[:10] + b"\xff" * 20), f"{IMAGES} cannot be read: Error -3 while"),
