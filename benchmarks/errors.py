@@ -88,12 +88,13 @@ class UnsavedError(BenchError):
 
 
 class StoppedError(BenchError):
-    """Ctrl-C, SIGTERM or SIGHUP has stopped the run."""
+    """Ctrl-C, SIGTERM or SIGHUP, the signal `number`, has stopped the run."""
 
     record_status = Status.INTERRUPTED
 
     def __init__(self, number: int) -> None:
-        sentence, self.exit_status = _STOPPED[signal.Signals(number)]
+        self.number = signal.Signals(number)
+        sentence, self.exit_status = _STOPPED[self.number]
         super().__init__(sentence)
 
 
@@ -103,13 +104,17 @@ class InvalidRunError(BenchError):
     record_status = Status.INVALID
 
 
-class Terminated(BaseException):
-    """SIGTERM or SIGHUP has come; `number` is the signal, `exit_status` what the process ends with."""
+class Terminated(KeyboardInterrupt):
+    """The signal `number` has come; where only Ctrl-C is handled, Python raises KeyboardInterrupt itself."""
 
     def __init__(self, number: int = signal.SIGTERM) -> None:
         super().__init__()
-        self.number = signal.Signals(number)
-        self.exit_status = _STOPPED[self.number][1]
+        self.number = number
+
+
+def stopped(by: KeyboardInterrupt) -> StoppedError:
+    """Returns the error of a run that a signal has stopped."""
+    return StoppedError(by.number if isinstance(by, Terminated) else signal.SIGINT)
 
 
 @contextlib.contextmanager

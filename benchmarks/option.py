@@ -85,11 +85,9 @@ class Flag:
     @property
     def default_text(self) -> str:
         """What holds if it is not given; empty if that is nothing."""
-        if self.kind is bool and not isinstance(self.default, str):
-            return str(bool(self.default)).lower()
         if self.default is None:
-            return ""
-        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
+            return "false" if self.kind is bool else ""
+        return spelled(self.default)
 
     @property
     def spelling(self) -> str:
@@ -140,6 +138,11 @@ class Flag:
 
 
 Groups = Mapping[str, Sequence[Flag]]
+
+
+def spelled(value: Any) -> str:
+    """Returns a flag's value as it is written on a command line."""
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def only(group: Sequence[Flag], *names: str) -> list[Flag]:

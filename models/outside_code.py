@@ -43,9 +43,7 @@ def contained() -> Iterator[None]:
         raise
     except BaseException as error:
         # Only the main thread is interrupted, or asked to end by a signal.
-        if threading.current_thread() is threading.main_thread() and (
-            isinstance(error, KeyboardInterrupt) or type(error).__module__.startswith("benchmarks.")
-        ):
+        if threading.current_thread() is threading.main_thread() and isinstance(error, KeyboardInterrupt):
             raise
         if isinstance(error, SystemExit):
             raise UnusableModelError(

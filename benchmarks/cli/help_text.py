@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from benchmarks.cli.verbs import Listed
-from benchmarks.config.flag import SHORT_FLAGS, describe, presets
+from benchmarks.config.flag import SHORT_FLAGS, presets
 from benchmarks.config.run_flags import FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.machine.provenance import describe_software
@@ -80,7 +80,10 @@ def of_verb(verb: Verb, groups: Groups, *, full: bool) -> str:
         width = 2 + max(len(part.name) for part in verb.parts)
         lines += ["", "Subcommands:", *_columns([(part.name, part.meaning) for part in verb.parts], width)]
     elif full:
-        lines += [describe(groups), "", f"Files of flags: --flagfile=FILE, --preset={'|'.join(presets())}"]
+        for title, group in groups.items():
+            described = [(flag.spelling, flag.described()) for flag in group]
+            lines += ["", f"{title}:", *_columns(described, _FLAGS_WIDTH)]
+        lines += ["", f"Files of flags: --flagfile=FILE, --preset={'|'.join(presets())}"]
     elif flags:
         title = "Flags that most runs use" if verb.name == "run" else f"Flags of {verb.name}"
         described = [(flag.spelling, flag.described(brief=True)) for flag in own]

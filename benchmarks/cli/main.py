@@ -10,7 +10,7 @@ from benchmarks.cli.verbs import FIRST_VERBS, NAMES, VERBS_BY_TITLE, flags_of
 from benchmarks.config import flag, peer_flags, run_flags
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn, warn_of_exception
-from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError
+from benchmarks.errors import BenchError, ExitStatus, UsageError, stopped
 from benchmarks.process import requirements, signals
 from benchmarks.sweep import grid
 
@@ -27,12 +27,9 @@ def main(arguments: Sequence[str]) -> int:
     except BenchError as error:
         warn(str(error))
         return error.exit_status
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         signals.ignore()  # another one, while Python ends, would print a traceback
-        return ExitStatus.INTERRUPTED
-    except Terminated as terminated:
-        signals.ignore()
-        return terminated.exit_status
+        return stopped(error).exit_status
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (problem := requirements.missing(error)):
             warn(problem)
@@ -77,7 +74,7 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
     _refuse_words_of_others(verb, rest)
     if verb.takes == "lists":
         grid.warn_of_repeats(rest)
-        parsed = flag.parse(grid.spell_out_booleans(rest), grid.sweep_groups(verb.flags))
+        parsed = flag.parse(rest, grid.sweep_groups(verb.flags))
     else:
         parsed = flag.parse(rest, peer_flags.groups_to_parse(verb.flags))
     if verb.takes != "words":

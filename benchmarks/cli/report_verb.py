@@ -23,6 +23,7 @@ from benchmarks.data import input_verb
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean, writing
 from benchmarks.microbench import allreduce_verb
 from benchmarks.option import Flag, only
+from benchmarks.outside_text import shortened
 from benchmarks.process.subprocesses import RUN_BENCH
 from benchmarks.run import run_verb
 from benchmarks.trackers import handover, tracker_list
@@ -36,7 +37,6 @@ from results.store import JSONL_NAME, replace
 from results.text import counted
 
 _MOST_NOTES = 10
-_LONGEST_VALUE = 200  # characters
 # Of files that users want where a report would be a directory.
 _SUFFIXES = (".html", *(f".{name}" for name in FORMATS))
 _REPEATED: Mapping[str, Verb] = {verb.name: verb for verb in (run_verb.VERB, allreduce_verb.VERB, input_verb.VERB)}
@@ -255,8 +255,7 @@ def _find(run_id: str, records: Sequence[Record]) -> Record:
 
 
 def _shown(value: Any) -> str:
-    text = "nothing" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]} ..."
+    return "nothing" if value is None else f"{value:.4g}" if isinstance(value, float) else shortened(str(value))
 
 
 REPORT = Verb(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import re
-import string
 from collections.abc import Collection, Mapping, Sequence
 
 from benchmarks.errors import UsageError
@@ -219,13 +218,11 @@ def why_no_host(text: str) -> str | None:
     except ValueError as error:
         return f"it is no IP address ({error})"
     if not brackets and (not _NAME.fullmatch(text) or len(text) > _MOST_CHARACTERS):
-        several = ". An IPv6 address stands in brackets, as [::1]" if _lacks_brackets(text) else ""
-        return f"a host name has letters, digits, '-', '_' and '.', and begins and ends with a letter or digit{several}"
+        return (
+            "a host name has letters, digits, '-', '_' and '.', and begins and ends with a letter or digit; an IPv6 "
+            "address stands in brackets"
+        )
     return None
-
-
-def _lacks_brackets(text: str) -> bool:
-    return text.count(":") > 1 and not text.strip(f"{string.hexdigits}:.")
 
 
 def require_common_names(hosts: Collection[str], source: str) -> None:
@@ -251,8 +248,7 @@ def host_and_port(address: str, source: str) -> tuple[str, int]:
     """
     match = _ADDRESS.fullmatch(address)
     if not match:
-        brackets = " An IPv6 address stands in brackets, as [::1]:2222." if _lacks_brackets(address) else ""
-        raise UsageError(f"{source}: {address!r} is no address. Write host:port, such as node1:2222.{brackets}")
+        raise UsageError(f"{source}: {address!r} is no address. Write host:port, such as node1:2222 or [::1]:2222.")
     host, port = match[1].lower(), int(match[2])
     why_not = why_no_host(host)
     if why_not:

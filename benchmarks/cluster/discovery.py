@@ -27,9 +27,8 @@ _TF_CONFIG_KEYS = (
     "service_type", "model_dir",
 )  # fmt: skip
 _TF_CONFIG_FORM = '{"cluster": {"worker": ["h1:2222", "h2:2222"]}, "task": {"type": "worker", "index": 0}}'
-# How a task looks in SageMaker's list of hosts, and in what Vertex AI and TonY set.
-_OF_SM_HOSTS = re.compile(r'[\[,]\s*"[^"\s]+"')
-_OF_CLUSTER_SPEC = re.compile(r'"[^"\s]+:[0-9]+"')
+# Variables of clouds that list tasks, and how one looks there: of SageMaker, and of Vertex AI and TonY.
+_OF_CLOUDS = {"SM_HOSTS": r'[\[,]\s*"[^"\s]+"', "CLUSTER_SPEC": r'"[^"\s]+:[0-9]+"'}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,12 +81,8 @@ def resolve_cluster(given: Mapping[str, Any], environ: Mapping[str, str]) -> tup
                     "--worker_hosts (and --ps_hosts), --cluster_spec, TF_CONFIG, --cluster=slurm or --cluster=mpi."
                 )
         ranks.refuse_copies(environ)
-        of_clouds = {
-            "SM_HOSTS": _OF_SM_HOSTS.findall(environ.get("SM_HOSTS", "")),
-            "CLUSTER_SPEC": _OF_CLUSTER_SPEC.findall(environ.get("CLUSTER_SPEC", "")),
-        }
-        for name, tasks in of_clouds.items():
-            if len(tasks) > 1:
+        for name, task in _OF_CLOUDS.items():
+            if len(re.findall(task, environ.get(name, ""))) > 1:
                 raise UsageError(
                     f"{name}={environ[name]}: each host would measure alone, since only TF_CONFIG is read: set it to "
                     f"{_TF_CONFIG_FORM}, or unset {name}."
@@ -112,10 +107,9 @@ def find_cluster(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run
 
     `of_run`: the jobs must be those of a run. For other arguments and errors, see `resolve_cluster`.
     """
-    _refuse_num_ps(given)
     if given["hosts"]:
         launch_plan.host_names(given["hosts"])  # also where they are not used, since they may become words of ssh
-    hosts, where = _hosts_of_flags(given)
+    hosts, flags = _hosts_of_flags(given)
     if launch_plan.is_asked_for(given) and not hosts:
         if given["task_index"] is not None:
             raise UsageError(
@@ -126,9 +120,8 @@ def find_cluster(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run
         ignored = f"--cluster={given['cluster']} is ignored, since this command starts all tasks itself."
         return Found(hosts=hosts, is_explicit=True, is_launcher=True, notices=(ignored,) if given["cluster"] else ())
     if hosts:
-        _check_hosts(hosts, where, of_run=of_run)
-        flags = ", ".join(dict.fromkeys(where[job] for job in hosts))
-        own = _own_of_flags(given, hosts, where)
+        _check_hosts(hosts, flags, of_run=of_run)
+        own = _own_of_flags(given, hosts)
         if own is None and given["cluster"] == "mpi":
             own = ranks.task_of(environ, hosts)
             _refuse_other_task(given, own, "mpirun")
@@ -141,20 +134,17 @@ def find_cluster(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run
             notices=_ignored(given, environ),
         )
     found, source = _read_tf_config(environ.get("TF_CONFIG", "")), "TF_CONFIG"
-    port = given["server_port"] or DEFAULT_SERVER_PORT
     if found and given["cluster"]:
         ignored = f"--cluster={given['cluster']} is ignored, since TF_CONFIG names the cluster."
         found = dataclasses.replace(found, notices=(ignored,))
-    elif not found and given["cluster"] == "slurm":
-        ranks.refuse_other_launcher(environ)
-        of_slurm, own = ranks.read_slurm(environ, given["num_ps"] or 0, port)
-        found, source = Found(hosts=of_slurm, own=own, own_is_missing=ranks.NO_RANK), "Slurm"
-    elif not found and given["cluster"] == "mpi":
-        of_mpi, own = ranks.read_mpi(environ, given["hosts"], given["num_ps"] or 0, port)
-        found, source = Found(hosts=of_mpi, own=own), "mpirun"
+    elif given["cluster"]:
+        by_srun, port = given["cluster"] == "slurm", given["server_port"] or DEFAULT_SERVER_PORT
+        blocks = ranks.read_slurm(environ) if by_srun else ranks.read_mpi(environ, given["hosts"])
+        hosts, own = ranks.by_blocks(*blocks, num_ps=given["num_ps"] or 0, base_port=port)
+        found, source = Found(hosts=hosts, own=own, own_is_missing=ranks.NO_RANK), "Slurm" if by_srun else "mpirun"
     if not found:
         return None
-    _check_hosts(found.hosts, dict.fromkeys(JOBS, source), of_run=of_run)
+    _check_hosts(found.hosts, source, of_run=of_run)
     if found.own:
         _refuse_other_task(given, found.own, source)
     return found
@@ -168,25 +158,17 @@ def _refuse_other_task(given: Mapping[str, Any], own: Task, source: str) -> None
             )
 
 
-def _refuse_num_ps(given: Mapping[str, Any]) -> None:
-    if given["num_ps"] is not None and not given["cluster"]:
-        raise UsageError(
-            f"--num_ps={given['num_ps']} is for --cluster=slurm or mpi; elsewhere --ps_hosts names the parameter "
-            "servers."
-        )
-
-
-def _hosts_of_flags(given: Mapping[str, Any]) -> tuple[Hosts, Mapping[str, str]]:
-    """Returns each job's addresses and the flag that names them; an empty text counts as not given."""
+def _hosts_of_flags(given: Mapping[str, Any]) -> tuple[Hosts, str]:
+    """Returns each job's addresses, and the flags that name them; an empty text counts as not given."""
     listed = {
         job: _split(given[flag], ",", f"--{flag}={given[flag]}") for job, flag in FLAG_OF_JOB.items() if given[flag]
     }
+    flags = ", ".join(f"--{FLAG_OF_JOB[job]}" for job in listed)
     if not given["cluster_spec"]:
-        return listed, {job: f"--{flag}" for job, flag in FLAG_OF_JOB.items()}
+        return listed, flags
     if listed:
-        raise UsageError(f"--cluster_spec names all tasks: leave --{FLAG_OF_JOB[next(iter(listed))]} out.")
-    hosts = _read_spec(given["cluster_spec"])
-    return hosts, dict.fromkeys([*JOBS, *hosts], "--cluster_spec")
+        raise UsageError(f"--cluster_spec names all tasks: leave {flags} out.")
+    return _read_spec(given["cluster_spec"]), "--cluster_spec"
 
 
 def _read_spec(text: str) -> Hosts:
@@ -194,15 +176,10 @@ def _read_spec(text: str) -> Hosts:
     hosts: dict[str, tuple[str, ...]] = {}
     for part in text.split(","):
         job, bar, addresses = part.strip().partition("|")
-        if not bar:
+        if not bar or not _JOB.fullmatch(job):
             raise UsageError(
                 f"--cluster_spec={text} cannot be read at '{part}'. Write it in quotes as '{_SPEC_FORM}', with a "
                 "semicolon between addresses and a comma between jobs."
-            )
-        if not _JOB.fullmatch(job):
-            raise UsageError(
-                f"--cluster_spec={text}: '{job}' is no name of a job: use letters, digits and '_', and begin with a "
-                "letter."
             )
         if job in hosts:
             raise UsageError(f"--cluster_spec={text} has {job} twice: give all its addresses at once, as {_SPEC_FORM}.")
@@ -217,43 +194,37 @@ def _split(text: str, separator: str, asked: str) -> tuple[str, ...]:
     return addresses
 
 
-def _check_hosts(hosts: Hosts, where: Mapping[str, str], *, of_run: bool) -> None:
-    """Refuses an impossible cluster; `where` is the source of each job's addresses."""
+def _check_hosts(hosts: Hosts, source: str, *, of_run: bool) -> None:
+    """Refuses an impossible cluster; `source` is what has named its addresses."""
     others = [job for job in hosts if job not in JOBS]
     if others and of_run:
         raise UsageError(
-            f"{where[others[0]]} has the job '{others[0]}', and a run knows only {', '.join(JOBS)}."
+            f"{source} has the job '{others[0]}', and a run knows only {', '.join(JOBS)}."
             f"{did_you_mean(others[0], JOBS)} Rename it, or start servers for sessions of your own with `server`."
         )
     taken: dict[tuple[str, int], Task] = {}
     for job, addresses in hosts.items():
         for index, address in enumerate(addresses):
             task = Task(job, index)
-            first = taken.setdefault(host_and_port(address, f"{where[job]}, {task}"), task)
+            first = taken.setdefault(host_and_port(address, f"{source}, {task}"), task)
             if first != task:
                 raise UsageError(
-                    f"{', '.join(dict.fromkeys((where[first.job], where[job])))}: {first} and {task} have the same "
-                    f"address {address}. Give each task a port of its own."
+                    f"{source}: {first} and {task} have the same address {address}. Give each task a port of its own."
                 )
-    cluster_spec.require_common_names(
-        [host for host, _ in taken], ", ".join(dict.fromkeys(where[job] for job in hosts))
-    )
+    cluster_spec.require_common_names([host for host, _ in taken], source)
     if of_run and not hosts.get("worker"):
-        raise UsageError(f"There is no worker: name at least one (host:port) with {where['worker']}.")
+        raise UsageError(f"{source}: there is no worker: add at least one (host:port), as with --worker_hosts.")
     if of_run and len(hosts.get("controller", ())) > 1:
-        raise UsageError(
-            f"{where['controller']} has {len(hosts['controller'])} addresses for the controller: give one."
-        )
+        raise UsageError(f"{source}: the controller has {len(hosts['controller'])} addresses: give one.")
 
 
-def _own_of_flags(given: Mapping[str, Any], hosts: Hosts, where: Mapping[str, str]) -> Task | None:
+def _own_of_flags(given: Mapping[str, Any], hosts: Hosts) -> Task | None:
     if not given["job_name"]:
         return None
     job = next((name for name in hosts if name.lower() == given["job_name"].lower()), given["job_name"])
     if job not in hosts:
-        flag = where.get(job, where["worker"])
         raise UsageError(
-            f"--job_name={job}, and the cluster has no {job}: add its address with {flag}, or name one of its jobs "
+            f"--job_name={job}, and the cluster has no {job}: add its address, or name one of its jobs "
             f"({', '.join(hosts)})."
         )
     return Task(job, _index(given["task_index"], job, len(hosts[job]), (f"--job_name={job}", "--task_index")))
@@ -289,11 +260,6 @@ def _read_tf_config(text: str) -> Found | None:
         raise UsageError(
             f"TF_CONFIG={text} cannot be read ({error}): unset it, or set it to {_TF_CONFIG_FORM}."
         ) from error
-    if "sparseCluster" in sections:  # its tasks know only themselves and the parameter servers
-        raise UsageError(
-            "TF_CONFIG has 'sparseCluster', and every task needs the lists of all tasks: name them in 'cluster' (in a "
-            "TFJob, without enableDynamicWorker)."
-        )
     if unknown := [name for name in sections if name not in _TF_CONFIG_KEYS]:
         raise UsageError(
             f"TF_CONFIG has '{unknown[0]}', which is not understood: unset it, or set it to {_TF_CONFIG_FORM}."
@@ -305,10 +271,6 @@ def _read_tf_config(text: str) -> Found | None:
                 f"to {_TF_CONFIG_FORM}."
             )
         return None
-    if task.type == "evaluator":
-        raise UsageError(
-            "TF_CONFIG makes this process an evaluator, and none is used here: start only the other tasks."
-        )
     return _tasks_of(jobs, task)
 
 
@@ -343,7 +305,10 @@ def _own_of_tf_config(task: _OwnTask, jobs: Mapping[str, list[str]]) -> Task | N
     if not job:
         return None
     if job not in jobs:
-        raise UsageError(f"TF_CONFIG has type '{job}' for this process's task: set it to one of {', '.join(jobs)}.")
+        raise UsageError(
+            f"TF_CONFIG has type '{job}' for this process's task: set it to one of {', '.join(jobs)}, or leave this "
+            "process out."
+        )
     return Task(job, _index(task.index, job, len(jobs[job]), (f"TF_CONFIG, type {job}", "index")))
 
 

@@ -37,25 +37,12 @@ _ABORTED = "Collective ops is aborted"
 _IN_USE = (psutil.CONN_LISTEN, psutil.CONN_ESTABLISHED)
 
 
-class _Watched:
-    """What has the limits of time of a watchdog."""
-
-    watchdog: Watchdog
-
-    def expect(self, what: str, within_seconds: float) -> None:
-        """Sets a time limit, after which the watchdog ends the process."""
-        self.watchdog.expect(what, within_seconds)
-
-    def expect_nothing(self) -> None:
-        """Clears the time limit."""
-        self.watchdog.expect_nothing()
-
-
-class Alone(_Watched):
+class Alone:
     """The team of a single process.
 
     Attributes:
         watchdog: ends the process; there is no limit of time if it has not been started.
+        expect, expect_nothing: set and remove its limit of time.
         target: session to open; empty for one in this process.
         device: default device of the graph; empty for this process.
         is_leader: whether this process initialises what is shared, and reports for all.
@@ -68,6 +55,7 @@ class Alone(_Watched):
 
     def __init__(self, watchdog: Watchdog | None = None) -> None:
         self.watchdog = watchdog or Watchdog()
+        self.expect, self.expect_nothing = self.watchdog.expect, self.watchdog.expect_nothing
 
     def configured(self, session_config: tf.compat.v1.ConfigProto) -> tf.compat.v1.ConfigProto:
         """Returns the configuration of a session of the team: the same."""
@@ -87,7 +75,7 @@ class Alone(_Watched):
 
 
 @dataclasses.dataclass
-class ClusterTeam(_Watched):
+class ClusterTeam:
     """One task among others. Made by `joined`.
 
     Attributes:
@@ -97,6 +85,7 @@ class ClusterTeam(_Watched):
         rendezvous: exchanges messages.
         watcher: notices that a task is lost.
         watchdog: ends the process.
+        expect, expect_nothing: set and remove its limit of time.
         doubts: sentences for the record on how the tasks differ, once they have agreed.
     """
 
@@ -113,6 +102,7 @@ class ClusterTeam(_Watched):
         self._in_graph = self.manager in IN_GRAPH
         self._known_failures = 0
         self.watchdog.extension = self._extension
+        self.expect, self.expect_nothing = self.watchdog.expect, self.watchdog.expect_nothing
         self.device = self.cluster.own.device
         self.is_leader = self.cluster.own == self.cluster.leader
         # With a key, steps of all workers have equal numbers, and a parameter server would take them for one step.

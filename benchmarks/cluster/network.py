@@ -178,14 +178,6 @@ class Link:
     back_bytes_per_second: float
 
 
-def _rates(links: Sequence[Link]) -> dict[tuple[str, str], float]:
-    rates = {}
-    for link in links:
-        rates[link.first, link.second] = link.there_bytes_per_second
-        rates[link.second, link.first] = link.back_bytes_per_second
-    return rates
-
-
 def show(output_format: str, cluster: Cluster, members: Sequence[Mapping[str, Any]], links: Iterable[Link]) -> None:
     """Prints the tasks, and if this task is the leader, which measures, the links as they come; or one JSON object.
 
@@ -237,20 +229,17 @@ def quality_warnings(links: Sequence[Link], host_of: Mapping[str, str]) -> list[
 
 def _outliers(links: Sequence[Link]) -> Iterator[tuple[str, str, str]]:
     """Yields two tasks, and what is odd between them: a value far from the median of all."""
-    rates = _rates(links)
-    for (source, target), rate in rates.items():
-        if rate < _SLOW_SHARE * statistics.median(rates.values()):
-            others = _median_of_others(rates, (source, target)) / 1e9
-            yield source, target, f"{source} -> {target} carries {rate / 1e9:.3g} GB/s, others {others:.3g}"
-    times = {(link.first, link.second): link.round_trip_seconds for link in links}
-    for (first, second), seconds in times.items():
-        if seconds > _LATE_FACTOR * statistics.median(times.values()):
-            takes = f"takes {seconds * 1e3:.3g} ms, others {_median_of_others(times, (first, second)) * 1e3:.3g}"
-            yield first, second, f"A round trip {first} -> {second} -> {first} {takes}"
-
-
-def _median_of_others(measured: Mapping[tuple[str, str], float], pair: tuple[str, str]) -> float:
-    return statistics.median(value for key, value in measured.items() if key != pair)
+    rates = [(link.first, link.second, link.there_bytes_per_second / 1e9) for link in links]
+    rates += [(link.second, link.first, link.back_bytes_per_second / 1e9) for link in links]
+    for source, target, rate in rates:
+        usual = statistics.median(other for *_, other in rates)
+        if rate < _SLOW_SHARE * usual:
+            yield source, target, f"{source} -> {target} carries {rate:.3g} GB/s, and the median is {usual:.3g}"
+    for link in links:
+        seconds, usual = link.round_trip_seconds, statistics.median(other.round_trip_seconds for other in links)
+        if seconds > _LATE_FACTOR * usual:
+            takes = f"takes {seconds * 1e3:.3g} ms, and the median is {usual * 1e3:.3g}"
+            yield link.first, link.second, f"A round trip {link.first} -> {link.second} -> {link.first} {takes}"
 
 
 def to_dict(members: Sequence[Mapping[str, Any]], links: Sequence[Link]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -20,10 +19,12 @@ from results.text import counted
 
 # What stands between two commas outside brackets.
 _NODES = re.compile(r"(?:[^\[\],\s]|\[[0-9,-]++\])++")
-_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 _SLURM_NEEDS = "--cluster=slurm needs {} in the environment: start every task with srun."
 NO_RANK = _SLURM_NEEDS.format("SLURM_PROCID")
 _TASKS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
+# Hosts, how many ranks each has, and the rank of this process, if it has one. Ranks fill the hosts in order.
+Blocks = tuple[Sequence[str], Sequence[int], int | None]
 # More than any system has: a list of so many would not end.
 _MOST_TASKS = 100_000
 # Rank, number of ranks, and the same on this host, of launchers whose ranks are not Slurm's even in a job of Slurm: of
@@ -65,16 +66,15 @@ _STEP = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "")
 _INTERACTIVE = "4294967290"
 
 
-def read_slurm(
-    environ: Mapping[str, str], num_ps: int, base_port: int
-) -> tuple[dict[str, tuple[str, ...]], Task | None]:
-    """Names the tasks of a job step, from the environment that srun gives each of them; see `_by_blocks`.
+def read_slurm(environ: Mapping[str, str]) -> Blocks:
+    """Reads the ranks of a job step from the environment that srun gives each of them.
 
-    Ranks fill the nodes in order (block distribution). Outside srun, as in a shell of salloc, this process is no task.
+    Outside srun, as in a shell of salloc, this process has none.
 
     Raises:
-        UsageError: a variable is missing or contradicts another, or the flags do not fit to what there is.
+        UsageError: a variable is missing or contradicts another, or the ranks are those of another launcher.
     """
+    _refuse_other_launcher(environ)
     if environ.get("SLURM_STEP_ID") == _INTERACTIVE:
         of_shell = ("SLURM_STEP_", "SLURM_PROCID")
         environ = {name: value for name, value in environ.items() if not name.startswith(of_shell)}
@@ -93,11 +93,10 @@ def read_slurm(
             f"which {len(per_node)} have {sum(per_node)} tasks. Start all tasks with one srun, and in one component of "
             "the job."
         )
-    _require_possible(count, "tasks")
     if rank is not None:
         places = [(node, position) for node, tasks in enumerate(per_node) for position in range(tasks)]
         _check_place(environ, rank, places[rank])
-    return _by_blocks(nodes, per_node, rank, num_ps=num_ps, base_port=base_port)
+    return nodes, per_node, rank
 
 
 def expand_nodes(text: str) -> list[str]:
@@ -116,7 +115,6 @@ def expand_nodes(text: str) -> list[str]:
         # Every second part stood in brackets.
         parts = re.split(r"[\[\]]", word)
         choices = [_numbers(part, text) if place % 2 else [part] for place, part in enumerate(parts)]
-        _require_possible(len(names) + math.prod(map(len, choices)), "nodes")
         names += map("".join, itertools.product(*choices))
     return names
 
@@ -129,7 +127,6 @@ def _numbers(text: str, node_list: str) -> list[str]:
         low, high = (match[1], match[2] or match[1]) if match else ("1", "0")
         if int(low) > int(high):
             raise UsageError(f"Slurm's node list '{node_list}' cannot be read at '{word}'.")
-        _require_possible(len(numbers) + int(high) - int(low) + 1, "nodes")
         numbers += [f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1)]
     return numbers
 
@@ -210,12 +207,8 @@ def _ranks_in(environ: Mapping[str, str], names: tuple[str, str, str, str]) -> _
     return _Ranks(source, int(_mpi_number(environ, source) or 0), _mpi_number(environ, size), *on_host)
 
 
-def refuse_other_launcher(environ: Mapping[str, str]) -> None:
-    """Refuses Slurm's ranks where another launcher has started this process: all its ranks may have the same one.
-
-    Raises:
-        UsageError: the ranks are those of mpirun, or another launcher.
-    """
+def _refuse_other_launcher(environ: Mapping[str, str]) -> None:
+    """Refuses Slurm's ranks where another launcher has started this process: all its ranks may have the same one."""
     own = _ranks_of(environ)
     step = _ranks_in(environ, _STEP) if own else None
     if own and step and not _is_by_srun(own, step) and (own.rank or own.size != 1):
@@ -234,10 +227,8 @@ def _is_by_srun(own: _Ranks | None, step: _Ranks) -> bool:
     return not has_own and own.rank == step.rank and step.size is not None and own.size in (None, step.size)
 
 
-def read_mpi(
-    environ: Mapping[str, str], hosts: str | None, num_ps: int, base_port: int
-) -> tuple[dict[str, tuple[str, ...]], Task | None]:
-    """Names the tasks of all ranks; see `_by_blocks`.
+def read_mpi(environ: Mapping[str, str], hosts: str | None) -> Blocks:
+    """Reads the ranks of mpirun.
 
     `hosts` are names in the order of the ranks, with commas between; each has equally many ranks. None if all ranks are
     on this host.
@@ -251,7 +242,6 @@ def read_mpi(
             f"--cluster=mpi: {own.source} is set, but not the number of ranks: under srun use --cluster=slurm, "
             "elsewhere name the tasks with --worker_hosts."
         )
-    _require_possible(own.size, "ranks")
     names = launch_plan.host_names(hosts) if hosts else ["127.0.0.1"]
     if not hosts and own.size not in (1, own.local_size):
         raise UsageError(
@@ -271,7 +261,7 @@ def read_mpi(
             f"be number {own.rank % each} of {each} if ranks filled the hosts in order: start them so, for example "
             f"with mpirun --map-by slot -H {','.join(f'{name}:{each}' for name in names)}."
         )
-    return _by_blocks(names, [each] * len(names), own.rank, num_ps=num_ps, base_port=base_port)
+    return names, [each] * len(names), own.rank
 
 
 def task_of(environ: Mapping[str, str], hosts: Hosts) -> Task:
@@ -317,14 +307,6 @@ def refuse_copies(environ: Mapping[str, str], *, can_join: bool = True) -> None:
         )
 
 
-def _require_possible(number: int, what: str) -> None:
-    if number > _MOST_TASKS:
-        raise UsageError(
-            f"The launcher's variables name {number} {what}, and a run has at most {_MOST_TASKS}: start fewer, or "
-            "correct the variables."
-        )
-
-
 def _mpi_ranks(environ: Mapping[str, str]) -> _Ranks:
     found = _ranks_of(environ)
     if found is None:
@@ -344,23 +326,25 @@ def _mpi_number(environ: Mapping[str, str], name: str) -> int | None:
     return int(text) if text else None
 
 
-def _by_blocks(
+def by_blocks(
     hosts: Sequence[str], per_host: Sequence[int], rank: int | None, *, num_ps: int, base_port: int
-) -> tuple[dict[str, tuple[str, ...]], Task | None]:
-    """Names the tasks of ranks that fill the hosts in order.
+) -> tuple[Hosts, Task | None]:
+    """Names the tasks of ranks; see `Blocks`.
 
     Parameter servers take the last free rank of each host, host after host, as many rounds as needed; all other ranks
-    are workers, in order. The first rank on each host has the `base_port`, and the others the next ones. This process
-    may have no `rank`.
+    are workers, in order. The first rank on each host has the `base_port`, and the others the next ones.
 
     Returns:
         The addresses by job, and the task that this process is.
 
     Raises:
-        UsageError: no worker is left.
+        UsageError: no worker is left, or there are too many.
     """
+    count = sum(per_host)
+    if count > _MOST_TASKS:
+        raise UsageError(f"The launcher's variables name {count} tasks, and a run has at most {_MOST_TASKS}.")
     servers = _choose_servers(per_host, num_ps)
-    workers = sorted({*range(sum(per_host))} - {*servers})
+    workers = sorted({*range(count)} - {*servers})
     addresses = [
         f"{host}:{base_port + position}"
         for host, count in zip(hosts, per_host, strict=True)

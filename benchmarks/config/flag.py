@@ -1,4 +1,4 @@
-"""Parses flags and describes them for `--help`. The flags of a run are in `benchmarks.config.run_flags`."""
+"""Parses flags. Those of a run are in `benchmarks.config.run_flags`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 import errno
 import os
 import re
-import textwrap
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -126,17 +125,6 @@ def _without_aliases(values: Mapping[str, Any], table: Sequence[Flag]) -> dict[s
             )
         merged[name], spelled[name] = value, spelling
     return merged
-
-
-def describe(groups: Groups) -> str:
-    """Returns the groups of flags as text for `--helpfull`."""
-    lines = []
-    for title, group in groups.items():
-        lines.append(f"\n{title}:")
-        for flag in group:
-            lines.append(f"  {flag.spelling}")
-            lines += textwrap.wrap(flag.described(), 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
-    return "\n".join(lines)
 
 
 class _Parser(absl_flags.ArgumentParser):
@@ -283,18 +271,18 @@ def spelled(word: str) -> str:
 
 
 def _join_booleans(arguments: Sequence[str], table: Sequence[Flag]) -> list[str]:
-    """Turns `--xla true` into `--xla=true` for boolean flags.
+    """Turns `--xla true` into `--xla=true` for boolean flags, and in a sweep also a list of such words.
 
     Raises:
         UsageError: a flag follows one that lacks its value.
     """
-    values = {f"--{f.name}": ("true", "false", *(f.boolean or ())) for f in table if f.kind is bool or f.boolean}
+    values = {f"--{f.name}": {"true", "false", *(f.boolean or ())} for f in table if f.kind is bool or f.boolean}
     needing = {f"--{f.name}" for f in table} - values.keys()
     joined: list[str] = []
     for argument in arguments:
         if joined and joined[-1] in needing and argument.startswith("--"):  # as after a variable that is empty
             raise UsageError(f"{joined[-1]} has no value: {argument} follows it. Write {joined[-1]}=VALUE.")
-        if joined and argument.lower() in values.get(joined[-1], ()):
+        if joined and {*argument.lower().split(",")} <= values.get(joined[-1], set()):
             joined[-1] += f"={argument}"
         else:
             joined.append(argument)

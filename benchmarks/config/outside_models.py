@@ -20,8 +20,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from benchmarks.console import progress, warn
 from benchmarks.data.sources.data_sets import SYNTHETIC
 from benchmarks.errors import UsageError, did_you_mean
@@ -33,13 +31,13 @@ from models.applications import APPLICATION
 from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES, NUM_CHANNELS, ModelSpec
 from results.masking import without_secrets
 from results.record import key_of
+from results.text import first_few
 
 _FILE = CacheFile("models.json", "facts of models")
 _OTHERS = (
     "Use keras:NAME for a model of keras.applications, path/to/file.py:function or package.module:function for another."
 )
 _NO_CODE = re.compile(r"\.(keras|h5|hdf5|pb|ipynb)(:|$)")
-_NAMED_IGNORED = 3
 _PROBE = "benchmarks.explain.model_probe"
 AROUND_ANSWER = b"\0"  # the code may print, too
 # Building takes seconds; an import of the user's may take longer.
@@ -78,12 +76,6 @@ class Facts:
 
 
 _NOT_IN_SPEC = ("outputs", "takes_classes", "sources")
-
-
-class _Saved(msgspec.Struct):
-    """What the cache holds of a model."""
-
-    facts: Facts
 
 
 def find_any_model(name: str, data_name: str | None = None, num_classes: int | None = None) -> ModelSpec:
@@ -135,11 +127,9 @@ def notices(spec: ModelSpec) -> list[str]:
     """Returns a sentence if training leaves out what the code of a model asks for."""
     if not spec.ignored:
         return []
-    others = len(spec.ignored) - _NAMED_IGNORED
-    which = ", ".join(spec.ignored[:_NAMED_IGNORED]) + (f" and {others} more" if others > 0 else "")
     return [
-        f"--model={spec.name}: ignored in training: {which}. --weight_decay applies to all weights but vectors, and "
-        "--initial_weights loads weights; the rest has no counterpart."
+        f"--model={spec.name}: ignored in training: {first_few(spec.ignored, ', ')}. --weight_decay applies to all "
+        "weights but vectors, and --initial_weights loads weights; the rest has no counterpart."
     ]
 
 
@@ -233,11 +223,11 @@ def find_facts_in(directory: Path, python_path: str, name: str, num_classes: int
     """
     places = [] if name.startswith(APPLICATION) else [str(directory), python_path]
     key = key_of({"model": name, "num_classes": num_classes, "places": places, "code": code()})
-    saved = _FILE.saved(key, _Saved)
-    if saved and all(digest_of(path) == digest for path, digest in saved.facts.sources.items()):
-        return saved.facts
+    saved = _FILE.saved(key, Facts)
+    if saved and all(digest_of(path) == digest for path, digest in saved.sources.items()):
+        return saved
     facts = _probe(name, num_classes, directory, python_path)
-    _FILE.put(key, {"model": name, "facts": dataclasses.asdict(facts)})
+    _FILE.put(key, {"model": name, **dataclasses.asdict(facts)})
     return facts
 
 

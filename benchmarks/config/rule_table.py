@@ -79,6 +79,7 @@ _OF_DEVICES: tuple[Rule, ...] = (
     Excludes("onednn", "@gpu", "it chooses kernels of CPUs"),
     Excludes("gpu_memory_limit_mb", "gpu_memory_frac", "both limit a GPU's memory"),
     Needs("server_port", "hosts cluster", "elsewhere every address has its port"),
+    Needs("num_ps", "cluster", "elsewhere --ps_hosts names the parameter servers"),
     Needs("ssh", "hosts", "these are the hosts to start workers on"),
     Needs("max_restarts", "local_cluster hosts", "it is about tasks that this command starts"),
     Needs("noprivate_network", "local_cluster", "only its tasks have such a network"),
@@ -100,15 +101,8 @@ _OF_ARITHMETIC: tuple[Rule, ...] = (
         "TensorFlow then merges it with the ReLU behind it as on CPUs, and XLA computes wrong gradients for GPUs",
         when="@gpu !forward_only !eval",
     ),
-    Excludes(
-        "conv1x1_as_matmul filter_gradients_as_matmul",
-        "@nchw",
-        "it needs channels as the last dimension",
-        instead="Use --data_format=NHWC, or leave it out.",
-    ),
-    Excludes(
-        "data_format=NCHW", "@nhwc_only", "channels are its last dimension", instead="Use --data_format=NHWC or auto."
-    ),
+    Excludes("conv1x1_as_matmul filter_gradients_as_matmul", "@nchw", "it needs channels last (--data_format=NHWC)"),
+    Excludes("data_format=NCHW", "@nhwc_only", "channels are its last dimension"),
     Excludes("fc_model_parallel", "precision=bf16|fp16", "layers that it divides compute in fp32"),
     Excludes("xla=jit", "fc_model_parallel", "XLA compiles each tower alone, and the other connects them"),
     Excludes("precision=tf32", "xla=jit", "on CPUs it is a mode of oneDNN, which XLA does not use", when="@cpu"),
@@ -159,7 +153,6 @@ _OF_VARIABLES: tuple[Rule, ...] = (
         "pipeline_stages",
         "variable_update!=parameter_server",
         "a pipeline has one copy of each variable, on the device of its stage, as under parameter_server",
-        instead="Leave out --variable_update.",
     ),
     Excludes(
         f"{_ABOUT_TOWERS} local_parameter_device",
@@ -282,12 +275,7 @@ _BETWEEN_STEPS: tuple[Rule, ...] = (
     Excludes("eval", "pipeline_stages fc_model_parallel", "each device gets the whole model"),
     Needs("stop_at_top_1_accuracy", _EVALUATIONS, "it is about the result of an evaluation"),
     Needs("eval_batch_size", f"{_EVALUATIONS} eval", "it is about an evaluation"),
-    Needs(
-        "save_summaries_steps",
-        "summary_verbosity",
-        "at 0 nothing is written",
-        instead="Add --summary_verbosity=1, 2 or 3.",
-    ),
+    Needs("save_summaries_steps", "summary_verbosity", "at 0 nothing is written"),
     Needs("summary_verbosity", "train_dir", "summaries are written there"),
     Needs("summary_verbosity", "save_summaries_steps", "that says how often it is written"),
     Excludes(
@@ -357,7 +345,6 @@ _OF_THE_RATE: tuple[Rule, ...] = (
         "resnet_base_lr",
         f"@no_resnet {_ASYNCHRONOUS} num_learning_rate_warmup_epochs",
         "it is the schedule of ResNets on ImageNet by images of a whole step, with its own warm-up",
-        instead="Leave it out, or use --piecewise_learning_rate_schedule.",
     ),
     Excludes(
         "optimizer=lars gradient_clip_norm",

@@ -26,6 +26,7 @@ from benchmarks.config.run_flags import FLAGS
 from benchmarks.data.sources.data_sets import SYNTHETIC, SYNTHETIC_HOST
 from benchmarks.errors import UsageError
 from benchmarks.machine.hardware import Inventory
+from benchmarks.option import spelled
 from benchmarks.process.tensorflow_setup import Devices
 from models.model_spec import ModelSpec
 
@@ -145,11 +146,6 @@ def _parts(term: str) -> tuple[str, str, Sequence[str]]:
     if is_equal:
         return name.removesuffix("!"), "!=" if name.endswith("!") else "=", values.lower().split("|")
     return (name[1:], name[0], ()) if name[0] in "@~!" else (name, "", ())
-
-
-def spelled(value: Any) -> str:
-    """Returns a flag's value as it is written on a command line."""
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -137,7 +137,7 @@ def describe_gpu(gpu: nvml.DriverGpu, root: Path = Path("/")) -> Gpu:
     """Describes one GPU of the driver; `root` holds `sys`."""
     part = gpu if gpu.instance is None else dataclasses.replace(gpu, handle=gpu.instance)
     memory = part.ask("nvmlDeviceGetMemoryInfo")  # memory that is shared with the host has no size of its own
-    name, uuid = nvml.text(gpu.ask("nvmlDeviceGetName") or "unknown GPU"), gpu.ask("nvmlDeviceGetUUID")
+    name = gpu.ask("nvmlDeviceGetName") or "unknown GPU"
     capability, ecc = gpu.ask("nvmlDeviceGetCudaComputeCapability"), gpu.ask("nvmlDeviceGetEccMode")
     bus = nvml.bus_id(gpu.ask("nvmlDeviceGetPciInfo"))
     return Gpu(
@@ -147,7 +147,7 @@ def describe_gpu(gpu: nvml.DriverGpu, root: Path = Path("/")) -> Gpu:
         capability and ".".join(map(str, capability)),
         gpu.is_divided,
         index=gpu.index,
-        uuid=uuid and nvml.text(uuid),
+        uuid=gpu.ask("nvmlDeviceGetUUID"),
         has_ecc=ecc and bool(ecc[0]),
         pcie_generation=gpu.ask("nvmlDeviceGetMaxPcieLinkGeneration"),
         pcie_width=gpu.ask("nvmlDeviceGetMaxPcieLinkWidth"),

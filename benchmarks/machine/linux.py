@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+
+from benchmarks.outside_text import whole_number
 
 _GROUPS = "sys/fs/cgroup"
 
@@ -28,8 +29,7 @@ def boot_id(root: Path = Path("/")) -> str:
 
 def number(path: Path) -> int | None:
     """Returns the number in a file that holds nothing but a whole number."""
-    found = text(path)
-    return int(found) if found and re.fullmatch(r"[0-9]+", found) else None
+    return whole_number(text(path) or "")
 
 
 def table(path: Path) -> dict[str, int]:

@@ -140,7 +140,7 @@ def _open(driver: Any, environment: Mapping[str, str]) -> Driver:
                 problems.append(f"GPU {index} of the driver does not answer ({error})")
     version = cuda = None
     with contextlib.suppress(driver.NVMLError):
-        version = text(driver.nvmlSystemGetDriverVersion())
+        version = driver.nvmlSystemGetDriverVersion()
     with contextlib.suppress(driver.NVMLError):
         number = driver.nvmlSystemGetCudaDriverVersion()  # such as 12080
         cuda = f"{number // 1000}.{number % 1000 // 10}"
@@ -192,7 +192,7 @@ def _instances(gpu: DriverGpu, environment: Mapping[str, str]) -> Iterator[Any]:
 def _index_of(name: str, every: list[DriverGpu], driver: Any) -> int | None:
     """Returns the position of the GPU with this start of its UUID, or with this MIG instance."""
     if name.startswith("GPU-"):
-        named = (text(gpu.ask("nvmlDeviceGetUUID") or "").startswith(name) for gpu in every)
+        named = ((gpu.ask("nvmlDeviceGetUUID") or "").startswith(name) for gpu in every)
         return next(itertools.compress(itertools.count(), named), None)
     try:
         whole = driver.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(driver.nvmlDeviceGetHandleByUUID(name))
@@ -227,14 +227,9 @@ def visible_indices(
     return indices[:count]
 
 
-def text(value: str | bytes) -> str:
-    """Returns text that older versions of pynvml return as bytes."""
-    return value.decode() if isinstance(value, bytes) else value
-
-
 def bus_id(info: Any) -> str:
     """Returns a PCI address as Linux writes it: the domain has four digits, and the driver's eight."""
     if not info:
         return ""
-    domain, _, rest = text(info.busId).lower().partition(":")
+    domain, _, rest = info.busId.lower().partition(":")
     return f"{int(domain, 16):04x}:{rest}"

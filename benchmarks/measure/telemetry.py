@@ -70,7 +70,7 @@ class Sources:
         # For a MIG instance the driver reports only the usage of the whole GPU, which others may share.
         self._divided = [gpu.is_divided for gpu in self.gpus]
         host = linux.boot_id(root)[:8]
-        self.names = [nvml.text(gpu.ask("nvmlDeviceGetUUID") or f"{host}/{gpu.index}") for gpu in self.gpus]
+        self.names = [gpu.ask("nvmlDeviceGetUUID") or f"{host}/{gpu.index}" for gpu in self.gpus]
 
     def sample(self) -> Sample:
         """Takes a sample now."""

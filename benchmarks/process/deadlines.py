@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import signal
 from collections.abc import Callable, Iterator
 
 from benchmarks.console import progress
-from benchmarks.errors import BenchError, StoppedError, Terminated, UsageError
+from benchmarks.errors import BenchError, UsageError, stopped
 from benchmarks.process.signals import signals_ignored
 from benchmarks.process.watchdog import Watchdog, watched
 
@@ -77,8 +76,7 @@ def recorded(step_timeout_seconds: float, save: Callable[[BenchError], object]) 
     except BenchError as error:
         save(error)
         raise
-    except (KeyboardInterrupt, Terminated) as stopped:
-        number = stopped.number if isinstance(stopped, Terminated) else signal.SIGINT
+    except KeyboardInterrupt as error:
         with signals_ignored():
-            save(StoppedError(number))
+            save(stopped(error))
         raise

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from benchmarks.errors import Terminated, UsageError
+from benchmarks.errors import UsageError
 from benchmarks.machine import linux
 from benchmarks.process import out_of_memory, signals
 
@@ -64,7 +64,7 @@ def unless_dismissed(act: Callable[[Death], object], *, wanted: bool = True) -> 
 
     try:
         yield dismiss
-    except (UsageError, KeyboardInterrupt, Terminated):
+    except (UsageError, KeyboardInterrupt):
         dismiss()
         raise
     finally:

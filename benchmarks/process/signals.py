@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from benchmarks.console import warn
-from benchmarks.errors import ExitStatus, Terminated
+from benchmarks.errors import ExitStatus, Terminated, stopped
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -48,14 +48,14 @@ def _restored() -> Iterator[dict[signal.Signals, Any]]:
 
 @contextlib.contextmanager
 def raised_once() -> Iterator[None]:
-    """Makes the first signal raise KeyboardInterrupt or `Terminated`, and ignores all that follow in the block.
+    """Makes the first signal raise KeyboardInterrupt, and ignores all that follow in the block.
 
     So what handles the first one is not interrupted. A watchdog must bound the time that it takes.
     """
 
     def handle(number: int, frame: FrameType | None) -> None:
         ignore()
-        raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
+        raise Terminated(number)
 
     with _restored() as before:
         for number, handler in before.items():
@@ -79,10 +79,8 @@ def until_stopped(work: Callable[[], ExitStatus | None], sentence: str = "") -> 
         raise_on_termination()
         try:
             return work() or ExitStatus.OK
-        except KeyboardInterrupt:
-            status = ExitStatus.INTERRUPTED
-        except Terminated as terminated:
-            status = terminated.exit_status
+        except KeyboardInterrupt as error:
+            status = stopped(error).exit_status
     if sentence:
         warn(sentence)
     return status

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks.console import progress, warn
-from benchmarks.errors import Terminated
+from benchmarks.errors import stopped
 from benchmarks.process import out_of_memory
 from benchmarks.process.signals import signal_in_words, signals_held_back
 
@@ -126,7 +126,7 @@ def supervise(
     `timeout_seconds` are those of all together, `grace_seconds` what they get after a signal to this process.
 
     Raises:
-        KeyboardInterrupt, Terminated: as they came; the processes have ended.
+        KeyboardInterrupt: as it came; the processes have ended.
         OSError: one cannot be started; the others have ended.
     """
     begin = time.monotonic()
@@ -140,9 +140,8 @@ def supervise(
             for child in running:
                 child.info.timed_out, child.info.was_stopped = True, child.is_stopped()
             _end(running, signal.SIGUSR1, _STACKS_SECONDS)
-    except (KeyboardInterrupt, Terminated) as error:
-        number = error.number if isinstance(error, Terminated) else signal.SIGINT
-        _end([child for child in children if child.command.ends_in_order], number, grace_seconds)
+    except KeyboardInterrupt as error:
+        _end([child for child in children if child.command.ends_in_order], stopped(error).number, grace_seconds)
         raise
     finally:  # also at a second signal
         _kill(children)

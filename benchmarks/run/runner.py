@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import signal
 from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
@@ -25,10 +24,10 @@ from benchmarks.errors import (
     ExitStatus,
     OutOfMemoryError,
     StoppedError,
-    Terminated,
     UsageError,
     headline,
     lack_of_memory,
+    stopped,
 )
 from benchmarks.machine import hardware
 from benchmarks.machine.provenance import Provenance, of_this_run
@@ -123,10 +122,8 @@ class _Run:
             error = self._carry_out(watchdog)
             signals.ignore()
             return error
-        except KeyboardInterrupt:
-            return StoppedError(signal.SIGINT)
-        except Terminated as terminated:
-            return StoppedError(terminated.number)
+        except KeyboardInterrupt as error:
+            return stopped(error)
 
     def _carry_out(self, watchdog: Watchdog) -> BenchError | None:
         config, log, display, deadlines = self.config, self.log, self.display, Deadlines(watchdog)
@@ -157,7 +154,7 @@ class _Run:
         except MemoryError as error:
             asked = f" ({error})" if str(error) else ""  # NumPy names the size and the shape
             return OutOfMemoryError(run_record.out_of_memory(f"The host is out of memory{asked}", config))
-        except (KeyboardInterrupt, Terminated):
+        except KeyboardInterrupt:
             raise
         except UnusableModelError as error:
             return BenchError(f"--model={config.workload.model}: {error}")

@@ -66,20 +66,12 @@ def help_groups(own: Groups) -> Groups:
 
 def sweep_groups(own: Groups) -> Groups:
     """Returns the flags of a sweep for its parser: its own, and those of `run` as texts, which may be lists."""
-    as_texts = {
-        title: [dataclasses.replace(f, kind=str, choices=(), same_as="") for f in group]
-        for title, group in _PARSED.items()
-    }
-    return {**own, **as_texts}
 
+    def as_text(flag: Flag) -> Flag:
+        boolean = ("true", "false") if flag.kind is bool else flag.boolean
+        return dataclasses.replace(flag, kind=str, choices=(), same_as="", boolean=boolean)
 
-def spell_out_booleans(arguments: Sequence[str]) -> list[str]:
-    """Turns `--name` and `--noname` of the boolean flags of `run` into `--name=true` and `--name=false`."""
-    arguments = flag.read_files(arguments)
-    booleans = [name for name, flag in _FLAGS.items() if flag.kind is bool]
-    words = {f"--{no}{name}": f"--{name}={value}" for name in booleans for no, value in (("", "true"), ("no", "false"))}
-    followed = zip(arguments, [*arguments, "--"][1:], strict=True)
-    return [word if not after.startswith("-") else words.get(word, word) for word, after in followed]
+    return {**own, **{title: [*map(as_text, group)] for title, group in _PARSED.items()}}
 
 
 def warn_of_repeats(arguments: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.console import progress, warn
-from benchmarks.errors import Terminated, headline
+from benchmarks.errors import headline
 from benchmarks.process import signals, subprocesses
 from benchmarks.process.subprocesses import RUN_BENCH
 from benchmarks.trackers.tracker_list import Targets, Tracker, named
@@ -44,7 +44,7 @@ def send_of_run(
     try:
         with signals.raised_once():
             send([record], targets, stored_in, announce, limit_seconds)
-    except (KeyboardInterrupt, Terminated):
+    except KeyboardInterrupt:
         warn(f"Interrupted while its result was sent to trackers. {_later(named(targets), [record], stored_in)}")
 
 

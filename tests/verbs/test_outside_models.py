@@ -376,10 +376,10 @@ def test_a_process_that_trains_again_in_fp32_knows_the_model(
 def test_what_training_ignores_is_named_and_left_out(train_here: TrainHere, own: Path) -> None:
     resolved = _resolve(f"--model={own}:regularized")
     (notice,) = resolved.notices
-    named = "regularizer of conv/kernel, constraint of conv/bias, constraint of last/kernel and 1 more"
+    named = "regularizer of conv/kernel, constraint of conv/bias, constraint of last/kernel, and 1 more"
     assert f"regularized: ignored in training: {named}. --weight_decay" in notice
     (notice,) = _resolve(f"--model={own}:noted").notices
-    named = "the weights that it loads, compute_loss() of trained, mixed labels of mixing and 2 more"
+    named = "the weights that it loads, compute_loss() of trained, mixed labels of mixing, and 2 more"
     assert f"ignored in training: {named}. " in notice
     assert _resolve(f"--model={own}:digits").notices == ()
     spec = specs.find_model(resolved.workload.model)

@@ -123,7 +123,7 @@ def test_diff_shortens_long_values_and_controls_no_terminal_and_as_json_they_are
     done = run_bench(*words)
     assert done.status == 0 and "config.model: resnet50 -> [2J" in done.stdout and "\x1b" not in done.stdout
     (line,) = [line for line in done.stdout.splitlines() if "data_dir" in line]
-    assert "xxx ..." in line and len(line) < 300
+    assert "xxx...xxx" in line and len(line) < 300
     done = run_bench(*words, "--output_format=json")
     assert done.status == 0 and json.loads(done.stdout)["config"]["data_dir"] == [None, "x" * 999]
 

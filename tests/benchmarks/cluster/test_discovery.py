@@ -111,7 +111,8 @@ def test_addresses(address: str) -> None:
         ("h1", "worker 0: 'h1' is no address. Write host:port"),
         (":2222", "is no address"),
         ("grpc://h1:2222", "is no address"),
-        ("::1:2222", "An IPv6 address stands in brackets"),
+        ("h1:1 h2:1", "is no address"),
+        ("::1:2222", "is no address. Write host:port, such as node1:2222 or [::1]:2222."),
         ("[::1]", "is no address"),
         ("[h1]:2222", "has no IPv6 address in its brackets"),
         ("-h1:2222", "is no address: a host name has letters"),
@@ -143,21 +144,15 @@ def test_what_is_no_address_is_refused(address: str, words: str) -> None:
         ({"task_index": 0, "local_cluster": "worker:2"}, "--task_index=0: --local_cluster and --hosts start all tasks"),
         ({"worker_hosts": "a:1", "ps_hosts": "a:2"}, r"\(--ps_hosts, --worker_hosts\).*add --job_name"),
         ({"cluster_spec": "worker|a:1"}, r"\(--cluster_spec\).*add --job_name"),
-        ({"job_name": "worker", "ps_hosts": "a:1"}, "no worker: .*--worker_hosts"),
-        ({"job_name": "controller", "controller_host": "a:1"}, "no worker: .*--worker_hosts"),
-        ({"job_name": "ps", "cluster_spec": "ps|a:1"}, "no worker: .*--cluster_spec"),
-        ({"job_name": "ps", "worker_hosts": "a:1"}, "--job_name=ps, and the cluster has no ps: .*--ps_hosts"),
-        ({"job_name": "ps", "cluster_spec": "worker|a:1"}, "has no ps: .*--cluster_spec"),
-        ({"job_name": "controller", "worker_hosts": "a:1"}, "has no controller: .*--controller_host"),
+        ({"job_name": "worker", "ps_hosts": "a:1"}, "^--ps_hosts: there is no worker: .*--worker_hosts"),
+        ({"job_name": "ps", "cluster_spec": "ps|a:1"}, "^--cluster_spec: there is no worker: "),
+        ({"job_name": "ps", "worker_hosts": "a:1"}, "--job_name=ps, and the cluster has no ps: add its address"),
         ({"job_name": "worker", "worker_hosts": "a:1,b:1"}, "--job_name=worker without --task_index: .*0 to 1"),
         ({"job_name": "worker", "task_index": 2, "worker_hosts": "a:1,b:1"}, "--task_index=2: there are worker 0 to 1"),
         ({"job_name": "worker", "task_index": 1, "worker_hosts": "a:1"}, "--task_index=1: there is only worker 0"),
-        ({"job_name": "worker", "worker_hosts": "a:1", "controller_host": "b:1,c:1"}, "--controller_host has 2 addr"),
-        ({"job_name": "worker", "cluster_spec": "worker|a:1,controller|b:1;c:1"}, "--cluster_spec has 2 addresses"),
-        ({"num_ps": 1}, "--num_ps=1 is for --cluster=slurm or mpi; elsewhere --ps_hosts"),
-        ({"num_ps": 1, "worker_hosts": "a:1", "job_name": "worker"}, "--num_ps=1 is for --cluster=slurm"),
+        ({**SAME, "controller_host": "c:1,d:1"}, "--controller_host: the controller has 2 addresses"),
         ({**BY_SPEC, "worker_hosts": "b:1"}, "--cluster_spec names all tasks: leave --worker_hosts out"),
-        ({"job_name": "chief", "worker_hosts": "a:1"}, "has no chief: add its address with --worker_hosts, or name"),
+        ({"job_name": "chief", "worker_hosts": "a:1"}, r"has no chief: add its address, or name one .*\(worker\)"),
         ({**SAME, "worker_hosts": "a:1,b:1,A:1"}, "^--worker_hosts: worker 0 and worker 2 have the same address A:1"),
         ({**SAME, "ps_hosts": "b:1"}, "^--ps_hosts, --worker_hosts: ps 0 and worker 1 have the same address b:1"),
         ({**SAME, "worker_hosts": "0.0.0.0:1,b:1"}, "worker 0: '0.0.0.0:1' is no address: it stands for all interf"),
@@ -176,7 +171,7 @@ def test_what_cannot_be_is_refused_with_the_way_out(flags: dict[str, Any], words
     [
         ("wroker|a:1", "has the job 'wroker', and a run knows only ps, worker, controller. Did you mean 'worker'"),
         ("local|a:1", "has the job 'local', and a run knows only .* servers for sessions of your own with `server`"),
-        ("2w|a:1", "'2w' is no name of a job"),
+        ("2w|a:1", "cannot be read at '2w|a:1'"),
         ("worker", "cannot be read at 'worker'. Write it in quotes as 'ps|"),  # a shell takes | for a pipe
         ("worker|a:1,b:1", "cannot be read at 'b:1'. .*semicolon between addresses"),
         ("worker|a:1,worker|b:1", "has worker twice"),
@@ -269,13 +264,13 @@ def test_tasks_that_vertex_ai_names_are_refused() -> None:
         ('{"cluster": {"wroker": ["a:1"]}}', "there is no job 'wroker'. Did you mean 'worker'"),
         ('{"cluster": {"chief": ["a:1", "b:1"]}}', "TF_CONFIG has 2 chiefs"),
         ('{"cluster": {"chief": ["a:1"], "master": ["b:1"]}}', "TF_CONFIG has 2 chiefs"),
-        ('{"cluster": {"ps": ["a:1"]}}', "no worker: .*TF_CONFIG"),
+        ('{"cluster": {"ps": ["a:1"]}}', "^TF_CONFIG: there is no worker: "),
         ('{"cluster": {"worker": ["a:1", "a:1"]}, "task": {"type": "worker", "index": 0}}', "same address a:1"),
         ('{"cluster": {"worker": ["a:1", "b"]}, "task": {"type": "worker", "index": 0}}', "TF_CONFIG, worker 1: 'b'"),
         ('{"clusters": {"worker": ["a:1", "b:1"]}}', "TF_CONFIG has 'clusters', which is not understood"),
         ('{"task": {"type": "worker", "index": 1}}', "makes this process worker 1 and names no cluster"),
         ('{"task": {"type": "ps"}}', "makes this process ps 0 and names no cluster"),
-        ('{"sparseCluster": {"worker": {"1": "b:1"}, "ps": ["p:1"]}}', "lists of all tasks.*enableDynamicWorker"),
+        ('{"sparseCluster": {"worker": {"1": "b:1"}, "ps": ["p:1"]}}', "TF_CONFIG has 'sparseCluster', which is not"),
         ('{"cluster": {"worker": {"0": "b:1"}}, "task": {"type": "worker"}}', "cannot be read"),
         ("0", "cannot be read"),
         pytest.param("[" * 100_000, "cannot be read", id="deep"),
@@ -292,8 +287,7 @@ def test_a_tf_config_that_cannot_be_used(text: str, words: str) -> None:
     ("task", "words"),
     [
         ({}, "type '' for this process's task: set it to one of chief, ps, worker"),
-        ({"type": "master"}, "type 'master'"),
-        ({"type": "evaluator", "index": 0}, "TF_CONFIG makes this process an evaluator"),
+        ({"type": "evaluator", "index": 0}, "type 'evaluator' .* one of chief, ps, worker, or leave"),
         ({"type": "worker"}, "TF_CONFIG, type worker without index: there are worker 0 to 1"),
         ({"type": "worker", "index": 2}, "TF_CONFIG, type worker index=2: there are worker 0 to 1"),
         ({"type": "worker", "index": -1}, "index=-1"),
@@ -413,9 +407,7 @@ def test_one_task_under_slurm_is_one_process() -> None:
         ({"SLURM_STEP_NUM_TASKS": "four"}, {}, "SLURM_STEP_NUM_TASKS or SLURM_NTASKS is 'four'"),
         ({"SLURM_STEP_TASKS_PER_NODE": "2(3)"}, {}, r"tasks per node '2\(3\)' cannot be read"),
         ({"SLURM_STEP_NODELIST": "a,a"}, {}, "have the same address a:50000"),
-        ({"SLURM_STEP_NODELIST": "a[1-9999999999]"}, {}, "name 9999999999 nodes, and a run has at most 100000"),
-        ({"SLURM_STEP_NODELIST": "a[1-60000],b[1-60000]"}, {}, "name 120000 nodes"),
-        ({"SLURM_STEP_NODELIST": "a[1-999][1-999]"}, {}, "name 998001 nodes"),
+        ({"SLURM_STEP_NODELIST": "a[1-9999999999]"}, {}, "node list .* cannot be read at '1-9999999999'"),
         ({"SLURM_STEP_TASKS_PER_NODE": "2(x9999999999)"}, {}, "tasks per node '.*' cannot be read"),
         (
             {"SLURM_STEP_NODELIST": "a", "SLURM_STEP_TASKS_PER_NODE": "999999", "SLURM_STEP_NUM_TASKS": "999999"},
@@ -461,9 +453,3 @@ def test_localhost_does_among_tasks_of_one_host() -> None:
     assert made(job_name="worker", task_index=0, worker_hosts="localhost:1,127.0.0.1:2").num_workers == 2
     with pytest.raises(UsageError, match="^--hosts=localhost,b: localhost is another host for b"):
         resolve(hosts="localhost,b", ssh=True, variable_update="collective_all_reduce")
-
-
-def test_several_addresses_with_blanks_between_them_are_no_ipv6_address() -> None:
-    for address in ("h1:1 h2:1", "h1:1;h2:1", "grpc://h1:1"):
-        with pytest.raises(UsageError, match=r"is no address\. Write host:port, such as node1:2222\.$"):
-            resolve(job_name="worker", task_index=0, worker_hosts=address)

@@ -79,8 +79,8 @@ def test_links_that_stand_out_are_named() -> None:
     ]
     check = "check the network between h{} and h{} (which interfaces, their speed), and what else runs there."
     assert network.quality_warnings(links, HOSTS) == [
-        "worker 1 -> ps 0 carries 0.3 GB/s, others 1.2: " + check.format(2, 0),
-        "A round trip ps 0 -> worker 1 -> ps 0 takes 3.1 ms, others 0.4: " + check.format(0, 2),
+        "worker 1 -> ps 0 carries 0.3 GB/s, and the median is 1.2: " + check.format(2, 0),
+        "A round trip ps 0 -> worker 1 -> ps 0 takes 3.1 ms, and the median is 0.4: " + check.format(0, 2),
     ]
 
 

@@ -139,9 +139,7 @@ def test_verbs_that_take_a_run_take_them(verb: str) -> None:
 
 
 def test_a_sweep_takes_each_as_one_value() -> None:
-    words = grid.spell_out_booleans(
-        ["--device=cpu", "--model=trivial", "--batch_size=1,2", "--kmp_affinity=a,b", "--nouse_tf_layers", "-mkl"]
-    )
+    words = ["--device=cpu", "--model=trivial", "--batch_size=1,2", "--kmp_affinity=a,b", "--nouse_tf_layers", "-mkl"]
     values = flag.parse(words, grid.sweep_groups(sweep_verb.SWEEP_FLAGS)).values
     cells = grid.cells([grid.of_flags(values)], lambda: 0)
     assert len(cells) == 2
