@@ -112,37 +112,6 @@ def advice(
     return f"{stage.share:.0%} of the pipeline's time goes into {what}{': ' if last else ''}{last}."
 
 
-def verdict(
-    wait_share: float | None,
-    stages: Mapping[str, float],
-    needed_images_per_sec: float | None,
-    options: Mapping[str, Any] | None = None,
-    *,
-    hosts: int = 1,
-    reads_files: bool = True,
-) -> str:
-    """Returns sentences on how the input limits a run; empty if it does not.
-
-    `wait_share` is the share of the measured time spent waiting for images. `stages` are images per second of the input
-    alone on one of the `hosts`; `needed_images_per_sec` is the rate that the run, on all, would reach without waiting.
-    Without `reads_files`, the host made the images once.
-    """
-    if wait_share is None or wait_share < LEAST_REPORTED_WAIT:
-        return ""
-    sentence = f"The run is input-bound: {wait_share:.0%} of the time it waited for images."
-    if not reads_files:
-        return f"{sentence} The host copies them to the devices in every step."
-    if stages and needed_images_per_sec:
-        alone, needed = list(stages.values())[-1], needed_images_per_sec / hosts
-        sentence += f" The input alone reaches {alone:.0f} images/sec{' on a host' if hosts > 1 else ''}"
-        if alone < needed:
-            sentence += f", {needed:.0f} are needed"
-        else:
-            sentence += ", but it shares its cores with the steps, or its files were not yet in memory during the run"
-        return f"{sentence}; {advice(stages, options)}"
-    return f"{sentence} 'run_bench.py input' with the same flags measures each stage."
-
-
 def synthetic_ratio(record: Record, results: Path) -> float | None:
     """Returns the rate of a run over that of the same run with synthetic images, which the file `results` may have.
 

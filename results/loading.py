@@ -20,19 +20,15 @@ _MOST_PROBLEMS = 20  # of one file
 _JOINT, _PARTED = b'}{"identity"', b'}\n{"identity"'
 CONFLICT_MARKS = (b"<<<<<<<", b"|||||||", b"=======", b">>>>>>>")
 _UTF16 = "is in UTF-16, and records are in UTF-8: convert it (iconv -f utf-16 -t utf-8)"
+# Of gzip, Zstandard, xz, bzip2 and ZIP.
+_COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"BZh", b"PK\x03\x04")
 # How files begin that users take for records, and the message about them.
 _FOREIGN_FORMATS = (
-    (codecs.BOM_UTF16_LE, _UTF16),
-    (codecs.BOM_UTF16_BE, _UTF16),
-    (b"\x1f\x8b", "is compressed with gzip: unpack it (gunzip)"),
-    (b"\x28\xb5\x2f\xfd", "is compressed with Zstandard: unpack it (unzstd)"),
-    (b"\xfd7zXZ", "is compressed with xz: unpack it (unxz)"),
-    (b"BZh", "is compressed with bzip2: unpack it (bunzip2)"),
-    (b"PK\x03\x04", "is a ZIP archive: unpack it"),
-    (b"PAR1", "is a Parquet file, which was exported: name results.jsonl, of which it was made"),
-    (b"run_id,", "is a CSV file, which is derived: name results.jsonl, of which it was made"),
-    (b"version https://git-lfs", "is a pointer of Git LFS and not the file itself: run git lfs pull"),
-    (b"[", "is a JSON array, and a file of records has one record per line: jq -c '.[]' makes that of it"),
+    ((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), _UTF16),
+    (_COMPRESSED, "is compressed: unpack it (gunzip, unzstd, unxz, bunzip2 or unzip)"),
+    ((b"PAR1", b"run_id,"), "was exported from records: name results.jsonl, of which it was made"),
+    ((b"version https://git-lfs",), "is a pointer of Git LFS and not the file itself: run git lfs pull"),
+    ((b"[",), "is a JSON array, and a file of records has one record per line: jq -c '.[]' makes that of it"),
 )
 
 
@@ -186,7 +182,7 @@ def foreign_format(line: bytes) -> str:
 
     The beginning of a record, which was left by a process that was killed, may.
     """
-    sentence = next((reason for start, reason in _FOREIGN_FORMATS if line.startswith(start)), "")
+    sentence = next((reason for starts, reason in _FOREIGN_FORMATS if line.startswith(starts)), "")
     if not sentence and b"\0" in line[:4] and line[:4].strip(b"\0"):
         sentence = _UTF16
     if not sentence and line.strip() == b"{":

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
-from results.input_bottleneck import verdict
+from results.input_bottleneck import LEAST_REPORTED_WAIT, advice
 from results.measurement import POWER_LIMIT, Derived, Measurement, named_gpus
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL, rate, rate_jitter
 from results.text import counted
@@ -40,77 +39,49 @@ def unlike_variables(environments: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in names if len({own.get(name) for own in each}) > 1]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Conditions:
-    """The conditions of a run.
-
-    Attributes:
-        cores_used_by_others: what other processes used on average, in cores; None if it is unknown.
-        others_seen: when that was.
-        cpu_devices: logical CPU devices.
-        cores: of the CPU.
-        training: whether it trains.
-        input_options: as of `results.input_bottleneck.advice`.
-        reads_files: whether its images are read, and not made on the host.
-        wanted_accuracy: the top-1 accuracy at which training was to end.
-        evaluates_only: the number of images decides on the number of steps.
-        steps_per_round: under local SGD, the steps from one averaging of the weights to the next; the averaging step
-            takes longer.
-        hosts: of the workers; the input was measured on one.
-    """
-
-    cores_used_by_others: float | None
-    others_seen: Literal["during the measurement", "directly before the run"] = "directly before the run"
-    cpu_devices: int
-    cores: int
-    training: bool = True
-    input_options: Mapping[str, Any] | None = None
-    reads_files: bool = True
-    wanted_accuracy: float | None = None
-    evaluates_only: bool = False
-    steps_per_round: int = 1
-    hosts: int = 1
+def quality_warnings(
+    measurement: Measurement, derived: Derived, config: Mapping[str, Any], environment: Mapping[str, Any]
+) -> list[str]:
+    """Returns a sentence for each reason not to rely on the number of a run, from the parts of its record."""
+    return [
+        *_of_conditions(measurement, config, environment),
+        *_of_workers(measurement, derived, config),
+        *_of_gpus(measurement),
+        *_of_input(measurement, derived, config),
+        *_of_steps(measurement, derived, is_training=not config.get("forward_only")),
+        *_of_evaluations(measurement, config.get("stop_at_top_1_accuracy")),
+    ]
 
 
-def conditions_of(config: Mapping[str, Any], environment: Mapping[str, Any], measurement: Measurement) -> Conditions:
-    """Returns the conditions of a run, from the parts of its record."""
-    cores, trains = environment["cpu_cores_usable"], not config.get("forward_only")
+def warnings_of_others(used: float | None, cores: int, when: str) -> Iterator[str]:
+    """Warns of other processes that used so many cores on average; None: it is unknown."""
+    if used is not None and used > OTHERS_SHARE * cores:
+        yield (
+            f"Other processes used {used:.1f} of {counted(cores, 'core')} {when}, which may have slowed it: repeat it "
+            "on an idle machine ('run_bench.py doctor --nobreakdown' names them)."
+        )
+
+
+def warnings_of_shared_cores(cpu_devices: int, cores: int) -> Iterator[str]:
+    """Warns of more logical CPU devices than cores."""
+    if cpu_devices > cores:
+        yield (
+            f"{cpu_devices} logical CPU devices share {counted(cores, 'core')}: this shows that a setting works, not "
+            "how it scales on as many real devices."
+        )
+
+
+def _hosts(config: Mapping[str, Any]) -> int:
+    """Returns the number of hosts of the workers."""
     cluster = config.get("cluster") or {}
     addresses = ["one"] if cluster.get("local") else cluster.get("workers") or ["one"]
-    hosts = len({address.rpartition(":")[0] for address in addresses})
-    devices = config.get("num_devices", 0) * config.get("num_workers", 1) // hosts
-    averages_every = (config.get("modifiers") or {}).get("local_sgd_steps", 0)
-    images = config.get("input")
-    # Of a cluster's processes on this host only those that measure are known. Interleaved runs load each other: they
-    # have no telemetry.
-    seen = measurement.telemetry
-    during = seen[0].get("cpu_cores_used_by_others") if len(seen) == 1 and not config.get("cluster") else None
-    before = environment.get("cores_used_by_others_before") if seen else None
-    return Conditions(
-        cores_used_by_others=before if during is None else during,
-        others_seen="directly before the run" if during is None else "during the measurement",
-        cpu_devices=devices if config.get("device") == "cpu" else 0,
-        cores=cores,
-        training=trains,
-        input_options={**images, "pipelined_input": config.get("pipelined_input")} if images else {},
-        reads_files=config.get("data_dir") is not None,
-        wanted_accuracy=config.get("stop_at_top_1_accuracy"),
-        evaluates_only=config.get("eval_only", False),
-        steps_per_round=max(1, averages_every) if trains else 1,
-        hosts=hosts,
-    )
+    return len({address.rpartition(":")[0] for address in addresses})
 
 
-def quality_warnings(measurement: Measurement, derived: Derived, conditions: Conditions) -> list[str]:
-    """Returns a sentence for each reason not to rely on the number."""
-    return [
-        *_of_machine(measurement, conditions),
-        *_of_workers(measurement, derived, conditions),
-        *_of_gpus(measurement),
-        *_of_input(measurement, derived, conditions),
-        *_of_steps(measurement, derived, conditions),
-        *_of_evaluations(measurement, conditions.wanted_accuracy),
-    ]
+def _cpu_devices(config: Mapping[str, Any]) -> int:
+    """Returns the number of logical CPU devices of a host."""
+    devices = config.get("num_devices", 0) * config.get("num_workers", 1) // _hosts(config)
+    return devices if config.get("device") == "cpu" else 0
 
 
 def restart_warning(restarts: int) -> str:
@@ -127,43 +98,46 @@ def _of_evaluations(measurement: Measurement, wanted: float | None) -> Iterator[
         )
 
 
-def _of_machine(measurement: Measurement, conditions: Conditions) -> Iterator[str]:
-    steps = len(measurement.step_seconds)
-    if steps % conditions.steps_per_round:
+def _of_conditions(
+    measurement: Measurement, config: Mapping[str, Any], environment: Mapping[str, Any]
+) -> Iterator[str]:
+    steps, cores = len(measurement.step_seconds), environment["cpu_cores_usable"]
+    averages_every = (config.get("modifiers") or {}).get("local_sgd_steps", 0)
+    if not config.get("forward_only") and averages_every and steps % averages_every:
         yield (
-            f"{steps} steps are no whole rounds of {conditions.steps_per_round} (--local_sgd_steps), each with one "
+            f"{steps} steps are no whole rounds of {averages_every} (--local_sgd_steps), each with one "
             "averaging of the weights, so the rate has too many or too few: set --num_batches to "
-            f"a multiple of {conditions.steps_per_round}."
+            f"a multiple of {averages_every}."
         )
     if skipped := sum(measurement.skipped_updates):
         yield (
             f"{skipped:.0f} of {steps} measured steps updated nothing, since gradients overflowed in float16. Such a "
             "step is shorter, so the rate is too high: increase --num_warmup_batches or reduce --fp16_loss_scale."
         )
-    used = conditions.cores_used_by_others
-    if used is not None and used > OTHERS_SHARE * conditions.cores:
-        yield (
-            f"Other processes used {used:.1f} of {counted(conditions.cores, 'core')} {conditions.others_seen}, which "
-            "may have slowed it: repeat it on an idle machine ('run_bench.py doctor --nobreakdown' names them)."
-        )
-    if conditions.cpu_devices > conditions.cores:
-        yield (
-            f"{conditions.cpu_devices} logical CPU devices share {counted(conditions.cores, 'core')}: this shows that "
-            "a setting works, not how it scales on as many real devices."
-        )
-    if steps == 1 and conditions.evaluates_only:
-        yield "All images fit in one step, so the rate is that of one step: reduce --eval_batch_size."
-    if 0 < steps < MIN_STEPS_FOR_INTERVAL and not conditions.evaluates_only:
+    # Of a cluster's processes on this host only those that measure are known. Interleaved runs load each other: they
+    # have no telemetry.
+    seen = measurement.telemetry
+    during = seen[0].get("cpu_cores_used_by_others") if len(seen) == 1 and not config.get("cluster") else None
+    if during is not None:
+        yield from warnings_of_others(during, cores, "during the measurement")
+    elif seen:
+        yield from warnings_of_others(environment.get("cores_used_by_others_before"), cores, "directly before the run")
+    yield from warnings_of_shared_cores(_cpu_devices(config), cores)
+    if config.get("eval_only"):
+        # The number of images decides on the number of steps.
+        if steps == 1:
+            yield "All images fit in one step, so the rate is that of one step: reduce --eval_batch_size."
+    elif 0 < steps < MIN_STEPS_FOR_INTERVAL:
         yield (
             f"Only {counted(steps, 'step')} {'was' if steps == 1 else 'were'} measured, too few for an interval: "
             "increase --num_batches or --time_limit_seconds."
         )
 
 
-def _of_workers(measurement: Measurement, derived: Derived, conditions: Conditions) -> Iterator[str]:
+def _of_workers(measurement: Measurement, derived: Derived, config: Mapping[str, Any]) -> Iterator[str]:
     if derived.slowest_tower_ratio is not None and derived.slowest_tower_ratio >= _STRAGGLER_RATIO:
         look_at = "its device's clock and temperature, and at what else runs on it"
-        if conditions.cpu_devices:
+        if _cpu_devices(config):
             look_at = "what else uses the cores, which all logical CPU devices share"
         yield (
             f"Tower {derived.slowest_tower} takes {derived.slowest_tower_ratio:.1f} x as long as the others: look at "
@@ -199,25 +173,35 @@ def _of_gpus(measurement: Measurement) -> Iterator[str]:
             )
 
 
-def _of_input(measurement: Measurement, derived: Derived, conditions: Conditions) -> Iterator[str]:
-    without_waiting = None
-    if derived.images_per_sec is not None and derived.input_wait_share is not None:
-        without_waiting = derived.images_per_sec / max(1e-3, 1 - derived.input_wait_share)
-    waiting = verdict(
-        derived.input_wait_share,
-        measurement.input_stages,
-        without_waiting,
-        conditions.input_options,
-        hosts=conditions.hosts,
-        reads_files=conditions.reads_files,
-    )
-    if waiting:
-        yield waiting
+def _of_input(measurement: Measurement, derived: Derived, config: Mapping[str, Any]) -> Iterator[str]:
+    share = derived.input_wait_share
+    if share is not None and share >= LEAST_REPORTED_WAIT:
+        why = _why_it_waited(measurement, derived, config)
+        yield f"The run is input-bound: {share:.0%} of the time it waited for images. {why}"
     if skipped := measurement.skipped_records:
         yield f"{skipped} bad records were skipped: 'run_bench.py data check DIR' lists them."
 
 
-def _of_steps(measurement: Measurement, derived: Derived, conditions: Conditions) -> Iterator[str]:
+def _why_it_waited(measurement: Measurement, derived: Derived, config: Mapping[str, Any]) -> str:
+    """Returns sentences on why a run waited for images, and what to try."""
+    stages, options, hosts = measurement.input_stages, config.get("input"), _hosts(config)
+    if config.get("data_dir") is None:  # the host made the images once
+        return "The host copies them to the devices in every step."
+    if not stages or not derived.images_per_sec:
+        return "'run_bench.py input' with the same flags measures each stage."
+    # Stages are measured on one host, and a run without waiting would need so many images from each.
+    needed = derived.images_per_sec / max(1e-3, 1 - (derived.input_wait_share or 0.0)) / hosts
+    alone = list(stages.values())[-1]
+    why = f"The input alone reaches {alone:.0f} images/sec{' on a host' if hosts > 1 else ''}"
+    if alone < needed:
+        why += f", {needed:.0f} are needed"
+    else:
+        why += ", but it shares its cores with the steps, or its files were not yet in memory during the run"
+    of_run = {**options, "pipelined_input": config.get("pipelined_input")} if options else {}
+    return f"{why}; {advice(stages, of_run)}"
+
+
+def _of_steps(measurement: Measurement, derived: Derived, *, is_training: bool) -> Iterator[str]:
     seconds = measurement.step_seconds
     if (share := _jitter_share(measurement, derived)) > _UNSTEADY_SHARE:
         yield (
@@ -233,7 +217,7 @@ def _of_steps(measurement: Measurement, derived: Derived, conditions: Conditions
                 "first: the machine was not in a steady state; increase --num_warmup_batches."
             )
     losses = [loss for loss in (*measurement.warmup_losses, *measurement.losses) if loss is not None]
-    if conditions.training and losses and losses[-1] > _LOSS_RISE * losses[0]:
+    if is_training and losses and losses[-1] > _LOSS_RISE * losses[0]:
         yield (
             f"The loss rose from {losses[0]:.3g} to {losses[-1]:.3g}: the model does not learn. The rate may be right, "
             "but try a smaller --init_learning_rate."

@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import re
+import shlex
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -135,6 +136,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return (made if made.tzinfo else made.replace(tzinfo=datetime.UTC)).timestamp()
         except (ValueError, OverflowError):
             return 0.0
+
+    @property
+    def command_line(self) -> str:
+        """The command that repeats it, without secrets."""
+        return shlex.join(["run_bench.py", *recorded_command(self.identity.command)])
 
     def cleaned(self) -> Record:
         """Returns the record as it is saved, printed and sent: secrets are masked, and no text controls its reader."""
@@ -333,3 +339,9 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in values.items():
         entries |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
     return entries
+
+
+def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Returns both values of each field in which two mappings differ; None for one that a mapping lacks."""
+    both = {name: (first.get(name), second.get(name)) for name in {**first, **second}}
+    return {name: values for name, values in both.items() if values[0] != values[1]}

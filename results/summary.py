@@ -66,14 +66,14 @@ class Row:
     distinct: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
-    def also(self) -> str:
-        """Returns in what the row differs from others beyond what every label names; may be empty."""
-        return ", ".join(f"{name} {value}" for name, value in self.distinct.items() if value)
-
-    @property
     def config(self) -> Mapping[str, Any]:
         """Returns the configuration."""
         return self.records[0].config
+
+    @property
+    def also(self) -> str:
+        """Returns in what the row differs from others beyond what every label names; may be empty."""
+        return ", ".join(f"{name} {value}" for name, value in self.distinct.items() if value)
 
     @property
     def model(self) -> str:
@@ -257,9 +257,10 @@ def _among_processes(row: Row, between: float) -> Row:
 
 
 def hardware_in_words(record: Record) -> str:
-    """Returns the machine of a record: its CPU, its memory and its GPUs."""
+    """Returns the machine of a record: its title or its CPU, its memory and its GPUs."""
     facts = record.environment
-    words = [str(facts["cpu_model"])] if facts.get("cpu_model") else []
+    name = facts.get("machine") or facts.get("cpu_model")  # a published record does not name the CPU
+    words = [str(name)] if name else []
     words += [f"{facts['cpu_cores_usable']} cores"] if facts.get("cpu_cores_usable") else []
     words += [f"of which {facts['container_cores']:g} at a time"] if facts.get("container_cores") else []
     words += [f"{facts['memory_gib']} GiB"] if facts.get("memory_gib") else []

@@ -10,8 +10,6 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-# What a reader of odd values raises. A value of a record that nobody expected makes one cell odd, not the table fail.
-ODD_VALUE = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 CODE = re.compile(r"`([^`]+)`")
 _MARKDOWN = re.compile(r"[\\`*\[\]|~]|(?<!\w)_|_(?!\w)")
 # In Markdown, a bare address is a link, and @ mentions a user.

@@ -30,7 +30,7 @@ from benchmarks.trackers import handover, tracker_list
 from results.exchange.formats import FORMATS, TABLES
 from results.exchange.public_table import TableError
 from results.masking import MASK
-from results.record import Record, flat
+from results.record import Record, differing, flat
 from results.report import published
 from results.report.contents import Report
 from results.store import JSONL_NAME, replace
@@ -233,8 +233,7 @@ def diff(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     changed = {}
     for part in ("config", "environment", "placement", "derived"):
         before, after = (flat(msgspec.to_builtins(getattr(record, part))) for record in (first, second))
-        fields = {name: (before.get(name), after.get(name)) for name in {**before, **after}}
-        changed[part] = {name: pair for name, pair in fields.items() if pair[0] != pair[1]}
+        changed[part] = differing(before, after)
     if values["output_format"] == "json":
         say(json.dumps(changed))
         return ExitStatus.OK
@@ -281,7 +280,7 @@ REPORT = Verb(
                 "table",
                 str,
                 "of csv, json and parquet: what a row is",
-                tuple(TABLES),
+                TABLES,
                 default="runs",
             ),
             Flag(

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.compare import builds, compare_verb, interleaved_rounds
-from benchmarks.compare.builds import Build
+from benchmarks.compare.builds import Build, Repository
 from benchmarks.compare.compare_verb import OUTPUT_FLAGS
 from benchmarks.compare.interleaved_rounds import BASE, CANDIDATE, SIDES, Configuration, Pair, RoundsPlan
-from benchmarks.compare.repository import Repository, repository_of
 from benchmarks.config.run_flags import DEFAULTS
 from benchmarks.config.verb import Verb
 from benchmarks.console import in_words, warn
@@ -25,12 +24,7 @@ from benchmarks.sweep import grid
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.progress import estimate_seconds, what_is_run
 from results.gate import noise
-from results.gate.comparison import (
-    config_differences,
-    listed,
-    software_differences,
-    software_in_words,
-)
+from results.gate.comparison import config_differences, listed, software_differences, software_in_words
 from results.gate.decision import QUIET_THRESHOLD
 from results.gate.findings import Findings, Side
 from results.gate.rounds import rate
@@ -38,42 +32,33 @@ from results.gate.trial import SHORTEST_TRIAL, Trial
 from results.summary import hardware_in_words
 from results.text import counted
 
+Grid = Mapping[str, Sequence[str]]
 _MAX_REPEATS = 15
 _OUTPUT_DIR = "out/ab"
 _UNKNOWN = "unknown, no run was valid"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Comparison:
-    """What is compared; `grids` are of flags and their values.
+def _plan_ab(values: Mapping[str, Any]) -> tuple[RoundsPlan, Repository | None, Sequence[Grid]]:
+    """Turns flag values (None: not given) into a plan; impossible configurations are included, the sides decide.
 
-    `repository` is None if no side is a revision.
+    Also returns the repository of the revisions, if a side is one, and the grids that are run.
     """
-
-    plan: RoundsPlan
-    repository: Repository | None
-    grids: Sequence[Mapping[str, Sequence[str]]]
-
-
-def _plan_ab(values: Mapping[str, Any]) -> _Comparison:
-    """Turns flag values (None: not given) into a plan; impossible configurations are included, the sides decide."""
     max_repeats = _MAX_REPEATS if values["max_repeats"] is None else values["max_repeats"]
     for side in (BASE, CANDIDATE):
         if values[side] is not None and values[f"{side}_command"] is not None:
             raise UsageError(f"--{side} and --{side}_command both define the {side}: set only one of them.")
     if all(values[name] is None for name in ("base", "base_command", "candidate_command")):
         raise UsageError("ab: set what to compare with: --base=REVISION, such as main, or --base_command='WORDS'.")
-    grids: list[Mapping[str, Sequence[str]]] = [*grid.grids_of(values)]
+    grids: list[Grid] = [*grid.grids_of(values)]
     repository = None
     if any(values[side] is not None for side in (BASE, CANDIDATE)):
         usual = (DEFAULTS["model"],)
-        repository = repository_of(dict.fromkeys(model for each in grids for model in each.get("model", usual)))
+        repository = builds.repository_of(dict.fromkeys(model for each in grids for model in each.get("model", usual)))
         grids = list(map(repository.with_common_paths, grids))
     cells = [cell for cell in grid.runnable(grids, hardware.count_gpus) if not cell.same_as_before]
     if repository and repository.models:
         cells = list(map(_with_batch, cells))
-    plan = interleaved_rounds.plan_rounds(values, cells, max_repeats, _OUTPUT_DIR)
-    return _Comparison(plan, repository, grids)
+    return interleaved_rounds.plan_rounds(values, cells, max_repeats, _OUTPUT_DIR), repository, grids
 
 
 def _with_batch(cell: Cell) -> Cell:
@@ -85,7 +70,9 @@ def _with_batch(cell: Cell) -> Cell:
 
 
 @contextlib.contextmanager
-def _sides(values: Mapping[str, Any], compared: _Comparison) -> Iterator[dict[str, Build]]:
+def _sides(
+    values: Mapping[str, Any], repository: Repository | None, grids: Sequence[Grid]
+) -> Iterator[dict[str, Build]]:
     """Yields the builds of both sides, and removes what was checked out for them."""
     with contextlib.ExitStack() as stack:
         sides = {}
@@ -93,15 +80,15 @@ def _sides(values: Mapping[str, Any], compared: _Comparison) -> Iterator[dict[st
             command, revision = values[f"{side}_command"], values[side]
             if command is not None:
                 sides[side] = builds.of_command(f"{side}_command", command)
-            elif revision is not None and compared.repository:
-                sides[side] = stack.enter_context(compared.repository.at(revision))
+            elif revision is not None and repository:
+                sides[side] = stack.enter_context(repository.at(revision))
             else:
-                sides[side] = compared.repository.now() if compared.repository else builds.this_suite()
-        of = f"{compared.repository.title}: " if compared.repository else ""
+                sides[side] = repository.now() if repository else builds.this_suite()
+        of = f"{repository.title}: " if repository else ""
         warn(f"{of}base: {sides[BASE].name}; candidate: {sides[CANDIDATE].name}")
-        for build in sides.values():
-            if compared.repository:
-                compared.repository.check_models(build, compared.grids)
+        if repository:
+            for build in sides.values():
+                repository.check_models(build, grids)
         yield sides
 
 
@@ -114,23 +101,27 @@ def run_ab(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
         DataError: the stored noise of this machine cannot be read.
     """
     compare_verb.require_writable(values)
-    threshold, compared = compare_verb.threshold_of(values["threshold"]), _plan_ab(values)
+    plan, repository, grids = _plan_ab(values)
+    of_suite = repository is not None and not repository.models
 
     def compare() -> ExitStatus:
-        with _sides(values, compared) as sides:
-            findings, candidate_runs = _compare(compared, threshold, sides, command)
+        with _sides(values, repository, grids) as sides:
+            findings, candidate_runs = _compare(plan, values["threshold"], sides, command, of_suite=of_suite)
         status = compare_verb.report(findings, values)
         # Both sides fail if their common environment is broken, and a gate only warns of status 3.
         return ExitStatus.RUN_FAILED if status is ExitStatus.UNDECIDED and not candidate_runs else status
 
-    return until_stopped(compare, interleaved_rounds.STOPPED.format(compared.plan.output_dir))
+    return until_stopped(compare, interleaved_rounds.STOPPED.format(plan.output_dir))
 
 
 def _compare(
-    compared: _Comparison, threshold: float | None, sides: Mapping[str, Build], command: Sequence[str]
+    plan: RoundsPlan, percent: float | None, sides: Mapping[str, Build], command: Sequence[str], *, of_suite: bool
 ) -> tuple[Findings, bool]:
-    """Returns the findings, and whether the candidate ran, or only waited for a base that did not."""
-    plan, cells, max_repeats = compared.plan, compared.plan.cells, compared.plan.max_repeats
+    """Returns the findings, and whether the candidate ran, or only waited for a base that did not.
+
+    `percent` is the threshold, if one is given.
+    """
+    cells, max_repeats = plan.cells, plan.max_repeats
     once = 2 * sum(estimate_seconds(cell.config, []) for cell in cells if cell.config)
     warn(
         f"{counted(len(cells), 'configuration')}, at most {max_repeats} repeats each on both sides; about "
@@ -139,7 +130,7 @@ def _compare(
     notes: list[str] = []
 
     def make_trial(pair: Pair) -> Trial:
-        share = _supported_threshold(plan.baselines_dir, pair, notes) if threshold is None else threshold
+        share = _supported_threshold(plan.baselines_dir, pair, notes) if percent is None else percent / 100
         return Trial(share, max_rounds=max_repeats)
 
     configurations = [Configuration(cell, make_trial) for cell in cells]
@@ -147,7 +138,6 @@ def _compare(
     decided = [each for each in configurations if not each.refusal]
     refused = [f"{what_is_run(each.cell)} cannot be run: {each.refusal}" for each in configurations if each.refusal]
     pairs = [pair for each in configurations for pair in each.pairs]
-    of_suite = compared.repository is not None and not compared.repository.models
     base = [pair.base for pair in pairs if rate(pair.base) is not None]
     candidate = [pair.candidate for pair in pairs if rate(pair.candidate) is not None]
     findings = Findings(

@@ -52,11 +52,6 @@ _STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 _STATUS = {"regressed": ExitStatus.REGRESSED, "undecided": ExitStatus.UNDECIDED, "passed": ExitStatus.OK}
 
 
-def threshold_of(percent: float | None) -> float | None:
-    """Returns the value of --threshold as a share; None if it is not given."""
-    return None if percent is None else percent / 100
-
-
 def threshold_flag(otherwise: str = "") -> Flag:
     """Returns the flag --threshold; `otherwise` is what else its default may be."""
     meaning = "smallest drop that matters, in percent"
@@ -121,10 +116,10 @@ def run_compare(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
             "compare: name two files of records, first the base, such as compare main/results.jsonl "
             f"branch/results.jsonl; {len(words)} were given."
         )
-    threshold = threshold_of(values["threshold"])
+    threshold = QUIET_THRESHOLD if values["threshold"] is None else values["threshold"] / 100
     base, candidate = (record_files.chosen(record_files.paths([word]), values["where"]) for word in words)
     try:
-        findings = comparison.compare(base, candidate, (words[0], words[1]), threshold or QUIET_THRESHOLD)
+        findings = comparison.compare(base, candidate, (words[0], words[1]), threshold)
     except UnlikeError as error:
         raise UsageError(str(error)) from error
     return report(findings, values)

@@ -27,11 +27,9 @@ from benchmarks.trackers import tracker_list
 from results.gate.baselines import BASELINES_DIR
 from results.gate.comparison import differences, hardware, listed
 from results.gate.findings import Finding, Verdict
-from results.gate.rounds import rate, why_failed
+from results.gate.rounds import group, rate, why_failed
 from results.gate.trial import Trial
 from results.record import Record, Status
-from results.report.anomalies import title
-from results.summary import summarize
 
 BASE, CANDIDATE = "base", "candidate"
 STOPPED = "Stopped before the end. The finished runs are in {}."
@@ -170,7 +168,7 @@ class Configuration:
 def titles(configurations: Sequence[Configuration]) -> list[str]:
     """Returns what each configuration is, in few words that differ from the others'; each has at least one pair."""
     firsts = [configuration.pairs[0].base for configuration in configurations]
-    by_run = {record.identity.run_id: title(row) for row in summarize(firsts) for record in row.records}
+    by_run = {record.identity.run_id: of.title for of in group(firsts).values() for record in of.records}
     return [
         by_run[first.identity.run_id] if first.config_not_in_key else what_is_run(configuration.cell)
         for first, configuration in zip(firsts, configurations, strict=True)

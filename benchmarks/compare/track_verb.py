@@ -34,7 +34,7 @@ def check(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         UsageError: the command line is wrong, no session of this hardware is stored, or an output cannot be written.
         DataError: a file cannot be read.
     """
-    threshold = compare_verb.threshold_of(values["threshold"])
+    threshold = None if values["threshold"] is None else values["threshold"] / 100
     files, directory = record_files.paths(words), _directory(values)
     try:
         today, stored = record_files.load(files, values["where"]), _stored(directory, values["where"])
@@ -80,19 +80,19 @@ def store(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     directory, files = _directory(values), record_files.paths(words)
     runs = record_files.load(files, values["where"])
     with writing(f"--baselines_dir={directory}", _FOLDER):
-        stored = baselines.store_runs(Path(directory), runs)
-    for sentence in stored.refused[:_MOST_REFUSALS]:
+        added, present, refused = baselines.store_runs(Path(directory), runs)
+    for sentence in refused[:_MOST_REFUSALS]:
         warn(sentence)
-    if len(stored.refused) > _MOST_REFUSALS:
-        warn(f"{len(stored.refused) - _MOST_REFUSALS} more runs cannot be stored.")
-    if not stored.added and not stored.present:
+    if len(refused) > _MOST_REFUSALS:
+        warn(f"{len(refused) - _MOST_REFUSALS} more runs cannot be stored.")
+    if not added and not present:
         raise UsageError(f"There is no run in {', '.join(map(str, files))} that can be stored.")
-    for group in rounds.group(stored.added).values():
+    for group in rounds.group(added).values():
         group_sessions = sessions(group.records)
         size = f"{counted(len(group.records), 'run')} in {counted(len(group_sessions), 'session')}"
         say(f"stored: {group.title}: {size}, the last of {group_sessions[-1].images_per_sec:.2f} images/s")
-    present = f", {len(stored.present)} already present" if stored.present else ""
-    say(f"{counted(len(stored.added), 'run')} new in {directory}{present}.")
+    before = f", {len(present)} already present" if present else ""
+    say(f"{counted(len(added), 'run')} new in {directory}{before}.")
     return ExitStatus.OK
 
 

@@ -16,7 +16,7 @@ from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.record_files import save
 from results.intervals import slower_than_best
 from results.measurement import Derived, Measurement, derive
-from results.quality import Conditions, quality_warnings
+from results.quality import warnings_of_others, warnings_of_shared_cores
 from results.record import Kind, Record, Status
 from results.store import Store
 from results.text import Table, counted, first_few
@@ -113,7 +113,14 @@ class ReductionReport:
         self._modifiers, self._as_text = modifiers, as_text
         self._tolerance = expected.tolerance(modifiers)
         self._facts = {"device": devices.device, "virtual_gpus": devices.virtual_gpus, "precision": precision}
-        self._warnings = {count: self._quality_warnings(0 if devices.on_gpu else count) for count in described}
+        cores, others = hardware.usable_cores(), provenance.cores_used_by_others_before
+        self._warnings = {
+            count: [
+                *warnings_of_others(others, cores, "directly before the run"),
+                *warnings_of_shared_cores(0 if devices.on_gpu else count, cores),
+            ]
+            for count in described
+        }
         self._comparisons: list[_Comparison] = []
         self._begun: tuple[Message, int, Collection[str]] | None = None
         self._failed = 0
@@ -219,15 +226,6 @@ class ReductionReport:
                 sizes = f"a clear winner at {sum(is_clear)} of {counted(len(is_clear), 'size')}"
                 by = f", by mean times ({sizes})" if is_clear else ""
                 yield f"Fastest over these sizes on {number} devices{by}: --all_reduce_spec={spec}"
-
-    def _quality_warnings(self, cpu_devices: int) -> list[str]:
-        conditions = Conditions(
-            cores_used_by_others=self._provenance.cores_used_by_others_before,
-            cpu_devices=cpu_devices,
-            cores=hardware.usable_cores(),
-            training=False,
-        )
-        return quality_warnings(Measurement(images_per_step=None), Derived(), conditions)
 
     def _measured(self, message: Message, spec: str, num_devices: int, timing: Timing) -> Record:
         measurement = Measurement(

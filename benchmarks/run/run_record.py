@@ -22,7 +22,7 @@ from benchmarks.process.signals import signal_in_words
 from benchmarks.record_files import open_store, save
 from models import specs
 from results.measurement import Derived, Measurement, derive
-from results.quality import conditions_of, quality_warnings
+from results.quality import quality_warnings
 from results.record import Record, Status
 from results.text import counted
 from results.utilisation import used_gpus
@@ -62,7 +62,6 @@ def record_of(config: Config, provenance: Provenance, log: RunLog, error: BenchE
         precision=config.computing.precision,
         count=devices_with_a_peak(devices, processes.cluster),
     )
-    conditions = conditions_of(config.to_dict(), provenance.environment, measurement)
     return replace(
         base,
         environment={
@@ -78,7 +77,7 @@ def record_of(config: Config, provenance: Provenance, log: RunLog, error: BenchE
             *injected_delay.warnings(),
             *restarts.warnings(),
             *log.doubts,
-            *quality_warnings(measurement, derived, conditions),
+            *quality_warnings(measurement, derived, config.to_dict(), provenance.environment),
             *doubts,
         ],
     )

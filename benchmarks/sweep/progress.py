@@ -1,17 +1,16 @@
-"""What the user sees of a sweep: the grid before it, how long it may take, and its progress. No TensorFlow."""
+"""What the user sees before a sweep: the grid, and how long it may take. No TensorFlow."""
 
 from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.config.config import Config
 from benchmarks.config.workload import MOST_STEPS
-from benchmarks.console import in_words, progress, warn
+from benchmarks.console import in_words
 from benchmarks.machine.hardware import usable_cores
 from benchmarks.sweep.grid import Cell, own_flags
 from models import specs
@@ -85,36 +84,3 @@ def in_few_words(config: Mapping[str, Any]) -> str:
     """Returns a record's configuration in few words."""
     size = f"{config.get('num_devices')} x {config.get('batch_per_device')}"
     return ", ".join(filter(None, (str(config.get("model")), manager_of(config), processes_of(config), size)))
-
-
-class SweepDisplay:
-    """Shows the runs on stderr: a line for each that has ended; on a terminal also the one that runs.
-
-    Nothing is drawn while a run measures: it must not share its cores with a bar.
-
-    Args:
-        estimates: seconds of each run; the time left is scaled by how long the finished runs really took.
-        clock: seconds, monotonic.
-    """
-
-    def __init__(self, estimates: Sequence[float], clock: Callable[[], float] = time.monotonic) -> None:
-        self._estimates, self._clock, self._begun = estimates, clock, clock()
-        self._count = 0
-        self._what = ""
-
-    def begin(self, what: str) -> None:
-        """Shows that the next run begins; `what` distinguishes it from the others."""
-        self._what = what
-        progress.begin(f"[{self._count + 1}/{len(self._estimates)}] {self._what}, {self._left()} left", measured=True)
-
-    def end(self, record: Record) -> None:
-        """Shows the result of the run."""
-        progress.end()
-        self._count += 1
-        rate = record.derived.images_per_sec
-        result = f"{rate:.2f} images/sec" if rate is not None else f"{record.status}: {record.reason}"
-        warn(f"[{self._count}/{len(self._estimates)}] {self._what}: {result}   ({self._left()} left)")
-
-    def _left(self) -> str:
-        done, left = sum(self._estimates[: self._count]), sum(self._estimates[self._count :])
-        return in_words(left * ((self._clock() - self._begun) / done if done else 1.0))

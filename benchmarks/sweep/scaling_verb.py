@@ -112,9 +112,9 @@ def _refuse_one_number(cells: Sequence[Cell], noun: str) -> None:
 def _draw(curves: Sequence[scalability.Curve], output: Path) -> None:
     """Writes the curves as `scaling.svg` and `scaling.png`."""
     try:
-        from results.report import figures, scaling_plots  # with matplotlib, which takes its time
+        from results.report import figures, plots  # with matplotlib, which takes its time
 
-        plot = figures.Plot("scaling", "Scaling", "", lambda _: scaling_plots.of_curves(curves))
+        plot = figures.Plot("scaling", "Scaling", "", lambda _: plots.of_curves(curves))
         for _ in figures.drawn([plot], [], output):
             say(f"{output / 'scaling.svg'} and scaling.png")
     except OSError as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.config.run_flags import DEFAULTS, RUN_FLAGS
 from benchmarks.config.verb import Verb
-from benchmarks.console import say, warn
+from benchmarks.console import in_words, progress, say, warn
 from benchmarks.errors import ExitStatus
 from benchmarks.machine import hardware
 from benchmarks.machine.provenance import Provenance
@@ -18,7 +18,7 @@ from benchmarks.process.signals import until_stopped
 from benchmarks.sweep import grid
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, given, new_session
-from benchmarks.sweep.progress import SweepDisplay, estimate_seconds, grid_lines, what_is_run
+from benchmarks.sweep.progress import estimate_seconds, grid_lines, what_is_run
 from benchmarks.trackers import tracker_list
 from results.record import Record, Status, key_of
 from results.report import headline, side_tables
@@ -145,15 +145,26 @@ def _run_all(
     """
     records: list[Record] = []
     differing = dict(zip(cells, grid.own_flags(cells)[1], strict=True))
-    begun = time.monotonic()
-    display = SweepDisplay([seconds for _, seconds in missing])
-    for count, (cell, _) in enumerate(missing):
+    begun, estimates = time.monotonic(), [seconds for _, seconds in missing]
+
+    def left() -> str:
+        """Returns the estimated time that is left, scaled by how long the finished runs really took."""
+        done, rest = sum(estimates[: len(records)]), sum(estimates[len(records) :])
+        return in_words(rest * ((time.monotonic() - begun) / done if done else 1.0))
+
+    for number, (cell, _) in enumerate(missing, start=1):
         if limit is not None and time.monotonic() - begun > limit:
-            warn(f"--budget_seconds={limit:g} is over: {len(missing) - count} runs are left for --resume.")
+            warn(f"--budget_seconds={limit:g} is over: {len(missing) - len(records)} runs are left for --resume.")
             break
-        display.begin(differing[cell] if len(differing) > 1 else what_is_run(cell))
-        records.append(runner.run_cell(cell))
-        display.end(records[-1])
+        what = f"[{number}/{len(missing)}] {differing[cell] if len(differing) > 1 else what_is_run(cell)}"
+        # Nothing is drawn while a run measures: it must not share its cores with a bar.
+        progress.begin(f"{what}, {left()} left", measured=True)
+        record = runner.run_cell(cell)
+        progress.end()
+        records.append(record)
+        rate = record.derived.images_per_sec
+        result = f"{rate:.2f} images/sec" if rate is not None else f"{record.status}: {record.reason}"
+        warn(f"{what}: {result}   ({left()} left)")
     return records
 
 

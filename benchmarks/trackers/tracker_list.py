@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import os
 import re
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.errors import UsageError
+from benchmarks.errors import UsageError, writing
 
 # W&B takes no project with one of these in its name.
 _NOT_IN_A_PROJECT = re.compile(r"[/\\#?%:]")
@@ -106,13 +106,7 @@ def require(targets: Targets) -> None:
                 f"--{tracker.flag} needs the package '{tracker.package}', which is not installed: "
                 f"run {sys.executable} -m pip install {tracker.package}, or omit the flag."
             )
-        if tracker.path == "directory" and (problem := _why_not_written(Path(target))):
-            raise UsageError(f"--{tracker.flag}={target} cannot be written: {problem}. Name a directory that can be.")
-
-
-def _why_not_written(directory: Path) -> str | None:
-    """Returns why a directory cannot be made or written; None if it can be."""
-    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-    if not existing.is_dir():
-        return f"{existing} is not a directory"
-    return None if os.access(existing, os.W_OK | os.X_OK) else f"there is no permission to write to {existing}"
+        if tracker.path == "directory":
+            existing = next(path for path in (Path(target), *Path(target).absolute().parents) if path.exists())
+            with writing(f"--{tracker.flag}={target}: {existing}", "directory that can be written"):
+                tempfile.TemporaryFile(dir=existing).close()

@@ -23,14 +23,8 @@ from results.version import SUITE_VERSION
 if TYPE_CHECKING:
     import pandas as pd
 
-# The data frames that some formats can hold, by the name of the method of `results.exchange.frame.Results`.
-TABLES: Mapping[str, str] = {
-    "runs": "to_frame",
-    "configuration": "configuration",
-    "steps": "steps",
-    "workers": "workers",
-    "telemetry": "telemetry",
-}
+# The data frames that some formats can hold; but for `to_frame` of runs, methods of `results.exchange.frame.Results`.
+TABLES = ("runs", "configuration", "steps", "workers", "telemetry")
 _PREFIX = "cnn_train_bench_"
 _NANOSECONDS = 1e9
 
@@ -120,7 +114,7 @@ def render_openmetrics(records: Sequence[Record]) -> str:
 def _frame(records: Sequence[Record], table: str) -> pd.DataFrame:
     from results.exchange.frame import Results  # with pandas, which takes its time
 
-    return getattr(Results(records), TABLES[table])()
+    return getattr(Results(records), "to_frame" if table == "runs" else table)()
 
 
 def _as_text(value: Any) -> str:
@@ -150,10 +144,6 @@ def _rate(row: Row) -> Interval:
     return row.images_per_sec or Interval(math.nan)
 
 
-def _last_ended(row: Row) -> float | None:
-    return max(record.ended for record in row.records) or None
-
-
 _GAUGES: Sequence[tuple[str, str, Callable[[Row], float | None]]] = (
     ("images_per_second", "Rate over all devices, of all valid runs.", lambda row: _rate(row).value),
     ("lower_images_per_second", "Lower bound of its 95 % interval.", lambda row: _rate(row).low),
@@ -163,7 +153,11 @@ _GAUGES: Sequence[tuple[str, str, Callable[[Row], float | None]]] = (
         "Time of a step at this rate.",
         lambda row: row.step_seconds.value if row.images_per_sec else None,
     ),
-    ("last_run_timestamp_seconds", "When the last run ended, in seconds since 1970.", _last_ended),
+    (
+        "last_run_timestamp_seconds",
+        "When the last run ended, in seconds since 1970.",
+        lambda row: max(record.ended for record in row.records) or None,
+    ),
 )
 
 

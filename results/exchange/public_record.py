@@ -7,7 +7,6 @@ the user gives the machine. So a field that is added later needs no line here.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,11 +17,11 @@ from msgspec.structs import asdict, replace
 from results.gate.comparison import HARDWARE
 from results.masking import MASK
 from results.measurement import derive
-from results.quality import UNLIKE_WORKERS, conditions_of, quality_warnings, restart_warning
-from results.record import Kind, Record, Status, flat
+from results.quality import UNLIKE_WORKERS, quality_warnings, restart_warning
+from results.record import Kind, Record, Status
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.summary import hardware_in_words, summarize
-from results.text import ODD_VALUE, one_line
+from results.text import one_line
 from results.utilisation import Utilisation, data_sheet
 
 OWN_MODEL = "own model"
@@ -52,6 +51,8 @@ _IDENTITY = {
     "suite_commit": r"[0-9a-f]{3,40}\+?|None",
     "time_utc": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00",
 }
+# What a reader of odd values raises; telemetry and evaluations may hold anything.
+_ODD_VALUE = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 _SAME = 1e-6  # relative: NumPy's versions add in different orders
 # Derived numbers that depend on more than the record.
 _OF_OTHER_RUNS = ("synthetic_ratio", "measured_peak_tflops", "mfu_of_measured_peak")
@@ -78,7 +79,7 @@ def reasons_not_to_publish(record: Record) -> Iterator[str]:
         for row in summarize([record]):
             if isinstance(row.data_sheet, Utilisation) and row.data_sheet.share is None:
                 yield f"MFU {row.data_sheet.text}: measure it again"
-    except ODD_VALUE:  # telemetry and evaluations may hold anything
+    except _ODD_VALUE:
         yield "what was observed are no numbers of a run: measure it again"
     needed = (*HARDWARE[: 4 if record.config.get("device") == "gpu" else 3], "tensorflow_version")
     if missing := [name for name in needed if environment.get(name) in (None, "", [])]:
@@ -132,11 +133,10 @@ def public(record: Record, words: frozenset[str], machine: str = "") -> Record:
         taken = replace(record.measurement, telemetry=_numbered(record.measurement.telemetry))
         measurement = replace(taken, **{n: _of(value, n, words) for n, value in asdict(taken).items()})
         config = _of(record.config, "", words)
-        conditions = conditions_of(config, environment, measurement)
-        warnings = quality_warnings(measurement, record.derived, conditions)
+        warnings = quality_warnings(measurement, record.derived, config, environment)
         if measurement.restarts:
             warnings.append(restart_warning(measurement.restarts))
-    except ODD_VALUE as error:
+    except _ODD_VALUE as error:
         raise ValueError("its values are not those of a run") from error
     return replace(
         record,
@@ -151,12 +151,6 @@ def public(record: Record, words: frozenset[str], machine: str = "") -> Record:
         reason="",
         warnings=warnings,
     )
-
-
-def differing(first: Record, second: Record) -> list[str]:
-    """Returns the names of the fields that differ between records, such as `config.data_dir`."""
-    mine, theirs = (flat(json.loads(record.to_json())) for record in (first, second))
-    return [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
 
 
 def _of(value: Any, name: str, words: frozenset[str]) -> Any:

@@ -7,7 +7,6 @@ import dataclasses
 import io
 import math
 import re
-import shlex
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -178,7 +177,7 @@ def _of_row(row: Row) -> Figure:
         "machine": first.environment.get("machine") or hardware_in_words(first),
         "model": config.get("model"),
         "software": software_in_words(row.valid),
-        "command": f"run_bench.py {shlex.join(first.identity.command)}",
+        "command": first.command_line,
         "variable_update": manager_of(config),
         "precision": config.get("precision") or "",
         "data": config.get("data_name") or "",

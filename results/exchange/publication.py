@@ -6,8 +6,8 @@ The check of a folder makes all of it anew from its records, and compares.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
-import shlex
 import shutil
 import uuid
 from collections import Counter
@@ -16,19 +16,18 @@ from pathlib import Path
 
 from results import loading
 from results.exchange import public_table
-from results.exchange.public_record import differing, public, reasons_not_to_publish
+from results.exchange.public_record import public, reasons_not_to_publish
 from results.gate import comparison
 from results.gate.comparison import HARDWARE
-from results.masking import MASK
-from results.record import Record
-from results.report import headline
+from results.record import Record, differing, flat
 from results.report.anomalies import title, warnings_of
+from results.report.contents import Report
 from results.store import JSONL_NAME, replace
-from results.summary import Row, hardware_in_words, summarize
+from results.summary import Row, summarize
 from results.text import counted, markdown, one_line
 
 TABLE_NAME, README_NAME = "table.csv", "README.md"
-_SOFTWARE = ("Python", "TensorFlow", "Keras", "NumPy", "CUDA", "cuDNN", "NCCL")
+_SOFTWARE = ("python", "tensorflow", "keras", "numpy", "cuda", "cudnn", "nccl")
 _SHOWN = 40  # bytes before and after the first that differs
 
 
@@ -55,7 +54,8 @@ def selected(
             if why := next(reasons_not_to_publish(record), None):
                 raise ValueError(why)
             published = public(record, words, machine)
-            changed.update(".".join(name.split(".")[:2]) for name in differing(record, published))
+            fields = [flat(json.loads(each.to_json())) for each in (record, published)]
+            changed.update(".".join(name.split(".")[:2]) for name in differing(*fields))
             kept.append(published)
         except ValueError as error:
             refused[str(error)] += 1
@@ -64,11 +64,11 @@ def selected(
 
 def files_of(records: Sequence[Record]) -> dict[str, str]:
     """Returns the files of a folder by their names; equal records give equal files."""
-    rows = summarize(records)
+    report = Report(records)
     return {
         JSONL_NAME: "".join(f"{record.to_json()}\n" for record in records),
-        TABLE_NAME: public_table.written(public_table.of_rows(rows)),
-        README_NAME: "\n".join(_readme(records, rows)) + "\n",
+        TABLE_NAME: public_table.written(public_table.of_rows(report.rows)),
+        README_NAME: "\n".join(_readme(report)) + "\n",
     }
 
 
@@ -91,43 +91,24 @@ def write(records: Sequence[Record], directory: Path, words: frozenset[str]) -> 
     return checked
 
 
-def _readme(records: Sequence[Record], rows: Sequence[Row]) -> list[str]:
-    days = sorted(record.identity.time_utc[:10] for record in records)
-    versions = dict.fromkeys(
-        f"{identity.suite_version}{f' (commit {identity.suite_commit})' if identity.suite_commit else ''}"
-        for identity in (record.identity for record in records)
-    )
-    when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
-    machines = {record.identity.hardware_key: record for record in records}
-    lines = ["# How fast CNNs train on this machine" if len(machines) == 1 else "# How fast CNNs train", ""]
-    lines += [f"{counted(len(records), 'run')}, measured {when} with cnn-train-bench {', '.join(versions)}.", ""]
-    for number, record in enumerate(machines.values(), start=1):
-        lines += [f"## Machine {number}" if len(machines) > 1 else "## Machine", "", *_machine(record), ""]
-    lines += ["## Results", "", "Images per second over all devices, with 95 % intervals.", ""]
-    lines += [markdown(headline.in_all(rows)), "", *headline.table(rows).markdown(), ""]
-    if warnings := warnings_of(records):
-        lines += [*(f"- {markdown(sentence)}" for sentence in warnings), ""]
-    lines += ["## Repeat it", "", "Install this version of cnn-train-bench. `***` stands for what is not public."]
-    for row in rows:
-        command = shlex.join(["run_bench.py", *row.records[0].identity.command])
-        lines += ["", f"{markdown(title(row))}, {counted(len(row.records), 'run')}:", "", "```", command, "```"]
+def _readme(report: Report) -> list[str]:
+    lines = [*report.head, "## Repeat it", ""]
+    lines += ["Install this version of cnn-train-bench. `***` stands for what is not public."]
+    given = [(record.environment.get("variables") or {}).items() for record in report.records]
+    if variables := sorted({f"{name}={value}" for each in given for name, value in each}):
+        lines += ["", f"Environment variables: {markdown(', '.join(variables))}."]
+    for row in report.rows:
+        lines += [
+            "",
+            f"{markdown(title(row))}, {counted(len(row.records), 'run')}:",
+            "",
+            "```",
+            row.records[0].command_line,
+            "```",
+        ]
     lines += ["", "## Files", "", f"- `{JSONL_NAME}`: the records, with every step"]
     lines += [f"- `{TABLE_NAME}`: the results as a table, for `run_bench.py report --against={TABLE_NAME}`", ""]
     return [*lines, "`run_bench.py publish . --check` checks this folder."]
-
-
-def _machine(record: Record) -> list[str]:
-    environment = record.environment
-    facts = {
-        "title": environment.get("machine"),
-        "hardware": hardware_in_words(record).replace(f"{MASK}, ", ""),  # the title names the CPU
-        "operating system": environment.get("operating_system"),
-        "GPU driver": environment.get("gpu_driver_version"),
-        **{name: environment.get(f"{name.lower()}_version") for name in _SOFTWARE},
-    }
-    variables = environment.get("variables") or {}
-    facts["variables"] = ", ".join(f"{name}={value}" for name, value in variables.items())
-    return [f"- {name}: {markdown(str(value))}" for name, value in facts.items() if value]
 
 
 def check(directory: Path, words: frozenset[str]) -> Checked:
@@ -180,14 +161,14 @@ def contradictions(records: Sequence[Record]) -> Iterator[str]:
 
     Equal keys of unlike configurations are found when records are loaded.
     """
-    versions = [f"{name.lower()}_version" for name in _SOFTWARE]
+    versions = [f"{name}_version" for name in _SOFTWARE]
     for key, what, names in (("hardware_key", "hardware", HARDWARE), ("software_key", "software", versions)):
         first_with: dict[str, Record] = {}
         for record in records:
             other = first_with.setdefault(getattr(record.identity, key), record)
             first, second = ({name: of.environment.get(name) for name in names} for of in (other, record))
-            if differing := comparison.differences(first, second, (_id(other), _id(record))):
+            if unlike := comparison.differences(first, second, (_id(other), _id(record))):
                 yield (
                     f"{_id(record)}: {key} and {what} contradict those of {_id(other)}: "
-                    f"{comparison.listed(differing)}. Equal keys mean equal {what}: publish their runs again."
+                    f"{comparison.listed(unlike)}. Equal keys mean equal {what}: publish their runs again."
                 )

@@ -6,9 +6,8 @@ Their files are `DIRECTORY/<hardware_key>/<config_key>.jsonl`, one record per li
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from results import loading, store
@@ -19,25 +18,13 @@ BASELINES_DIR = "results/baselines"
 _KEY = re.compile(r"[0-9A-Za-z_-]+")
 
 
-@dataclasses.dataclass(frozen=True)
-class Stored:
-    """The result of storing records as baselines.
-
-    Attributes:
-        added: records that are new.
-        present: records that were baselines before.
-        refused: a sentence on each of the others.
-    """
-
-    added: Sequence[Record]
-    present: Sequence[Record]
-    refused: Sequence[str]
-
-
-def store_runs(directory: Path, records: Iterable[Record]) -> Stored:
+def store_runs(directory: Path, records: Iterable[Record]) -> tuple[list[Record], list[Record], list[str]]:
     """Appends the records that can be baselines and are not yet stored; creates the directory.
 
     Of two processes that store at once, one waits for the other.
+
+    Returns:
+        The records that are new; those that were baselines before; a sentence on each of the others.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -62,7 +49,7 @@ def store_runs(directory: Path, records: Iterable[Record]) -> Stored:
                 store.append_lines(file, new)
         present += [record for record in group if record.identity.run_id in stored]
         added += new
-    return Stored(added, present, refused)
+    return added, present, refused
 
 
 def prune(directory: Path, keep: int) -> dict[Path, int]:

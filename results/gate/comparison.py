@@ -18,7 +18,7 @@ from results.gate.findings import Decision, Finding, Findings, Side, Verdict
 from results.gate.rounds import Key, RunGroup
 from results.intervals import Interval
 from results.quality import acting_variables
-from results.record import Kind, Record, flat
+from results.record import Kind, Record, differing, flat
 from results.summary import hardware_in_words
 from results.text import counted
 
@@ -177,8 +177,8 @@ def _notes_on_differences(
         sides = (base[key], candidate.get(key, _NO_RUNS))
         valid = [[record for record in side.records if rounds.rate(record) is not None] for side in sides]
         if all(valid):
-            if differing := software_differences(valid[0][0], valid[1][0], names):
-                yield f"The software differs: {listed(differing)}."
+            if unlike := software_differences(valid[0][0], valid[1][0], names):
+                yield f"The software differs: {listed(unlike)}."
             return
 
 
@@ -201,15 +201,15 @@ def _refuse_unlike(base: Mapping[Key, RunGroup], candidate: Mapping[Key, RunGrou
     ]
     if not couples:
         first, second = (next(iter(side.values())).records[0] for side in (base, candidate))
-        differing = differences(hardware(first), hardware(second), names)
+        unlike = differences(hardware(first), hardware(second), names)
         raise UnlikeError(
-            f"The hardware differs: {listed(differing)}. Only rates of equal machines compare: run both on one of them."
+            f"The hardware differs: {listed(unlike)}. Only rates of equal machines compare: run both on one of them."
         )
     by_couple = [config_differences(mine.records[0], other.records[0], names) for mine, other in couples]
-    differing, (mine, other) = min(zip(by_couple, couples, strict=True), key=lambda pair: len(pair[0]))
+    unlike, (mine, other) = min(zip(by_couple, couples, strict=True), key=lambda pair: len(pair[0]))
     raise UnlikeError(
         f"No configuration is both in {names[0]} and in {names[1]}. The nearest are {mine.title} and {other.title}: "
-        f"{listed(differing)}. Run both with the same flags."
+        f"{listed(unlike)}. Run both with the same flags."
     )
 
 
@@ -229,10 +229,10 @@ def refuse_new_hardware(record: Record, stored: Sequence[Record], stored_name: s
     # The baselines whose hardware differs least.
     names = ("this run", "the baselines")
     candidates = [(other, differences(hardware(record), hardware(other), names)) for other in stored]
-    other, differing = min(candidates, key=lambda pair: len(pair[1]))
+    other, unlike = min(candidates, key=lambda pair: len(pair[1]))
     raise UnlikeError(
         f"There are no baselines of this hardware ({hardware_in_words(record)}) in {stored_name}. The nearest there is "
-        f"{hardware_in_words(other)}: {listed(differing)}. Only rates of equal machines compare: check on a machine "
+        f"{hardware_in_words(other)}: {listed(unlike)}. Only rates of equal machines compare: check on a machine "
         "that has baselines, or store runs of this one."
     )
 
@@ -275,10 +275,8 @@ def config_differences(base: Record, candidate: Record, names: tuple[str, str]) 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> list[str]:
     """Returns a phrase with both values for each field that differs."""
     return [
-        f"{name} is {mine} in {names[0]} and {other} in {names[1]}"
-        for name in {**first, **second}
-        for mine, other in [(first.get(name, _NOT_RECORDED), second.get(name, _NOT_RECORDED))]
-        if first.get(name) != second.get(name)
+        f"{name} is {first.get(name, _NOT_RECORDED)} in {names[0]} and {second.get(name, _NOT_RECORDED)} in {names[1]}"
+        for name in differing(first, second)
     ]
 
 

@@ -13,14 +13,14 @@ Rates = tuple[float | None, int]
 
 
 class Verdict(enum.StrEnum):
-    """How a configuration's rate changed."""
+    """How a configuration's rate changed; the worst first."""
 
     REGRESSED = "regressed"
+    FAILED = "failed"
+    MISSING = "missing"
+    INCONCLUSIVE = "inconclusive"
     IMPROVED = "improved"
     UNCHANGED = "unchanged"
-    INCONCLUSIVE = "inconclusive"
-    MISSING = "missing"
-    FAILED = "failed"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -95,11 +95,11 @@ def change_points(rates: Sequence[float]) -> list[int]:
 
 def histories(records: Iterable[Record]) -> list[History]:
     """Returns the history of each configuration and hardware that has a valid run."""
-    all_histories = []
-    for group in rounds.group(records).values():
-        if members := sessions(group.records):
-            all_histories.append(History(group.title, hardware_in_words(group.records[0]), members))
-    return all_histories
+    return [
+        History(group.title, hardware_in_words(group.records[0]), members)
+        for group in rounds.group(records).values()
+        if (members := sessions(group.records))
+    ]
 
 
 def as_text(histories: Sequence[History]) -> list[str]:

@@ -18,14 +18,6 @@ from results.text import Table, markdown
 # Of the JSON, which `data/findings.schema.json` describes.
 FORMAT_VERSION = 1
 _NUMBERS = ("base images/s", "candidate images/s", "change %", "95 % interval", "runs")
-_BY_SEVERITY = (
-    Verdict.REGRESSED,
-    Verdict.FAILED,
-    Verdict.MISSING,
-    Verdict.INCONCLUSIVE,
-    Verdict.IMPROVED,
-    Verdict.UNCHANGED,
-)
 _SUITE = "cnn-train-bench"
 _JUNIT_ELEMENTS = {
     Verdict.REGRESSED: "failure",
@@ -184,7 +176,7 @@ def _counts(findings: Findings) -> dict[Verdict, int]:
 
 def _summary(findings: Findings) -> str:
     number = _counts(findings)
-    phrases = [f"{number[verdict]} {verdict}" for verdict in _BY_SEVERITY if number[verdict]]
+    phrases = [f"{count} {verdict}" for verdict, count in number.items() if count]
     if not phrases:
         return "Nothing was compared."
     return ", ".join(phrases).replace(" ", f" of {len(findings.findings)} ", 1) + "."

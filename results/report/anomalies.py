@@ -32,6 +32,12 @@ def title(row: Row, *, with_batch: bool = True) -> str:
     return ", ".join([*words, *([batch] if with_batch else []), *differences(row)])
 
 
+def setting(row: Row, ignored: Collection[str] = ()) -> str:
+    """Returns the title of a panel: model, batch, and in what else the row differs from others, but for some fields."""
+    batch = f"batch {row.config.get('batch_per_device')} per device"
+    return ", ".join([row.model, batch, *differences(row, ignored)])
+
+
 def differences(row: Row, ignored: Collection[str] = ()) -> list[str]:
     """Returns in what a row differs from the usual data and precision, and from the other rows, but for some fields."""
     unusual = [str(row.config[name]) for name, usual in _USUAL.items() if row.config.get(name) not in (None, usual)]

@@ -8,7 +8,7 @@ import functools
 import shlex
 from collections.abc import Sequence
 
-from results.record import Kind, Record, Status, flags_of_command
+from results.record import Kind, Record, flags_of_command
 from results.report import headline, published
 from results.report.anomalies import anomalies, warnings_of
 from results.report.side_tables import SideTable, side_tables
@@ -20,15 +20,6 @@ TITLE = "CNN training benchmark"
 # Flags that do not belong to what was measured: where results go, and what a sweep passes to its runs.
 _OF_OUTPUT = ("--output_dir", "--output_format", "--session_id")
 _KINDS = {Kind.RUN: "run", Kind.ALL_REDUCE: "reduction", Kind.INPUT: "measurement of an input"}
-_STATUSES = {
-    Status.OK: "valid",
-    Status.INVALID: "invalid",
-    Status.OUT_OF_MEMORY: "out of memory",
-    Status.TIMEOUT: "timed out",
-    Status.CRASH: "crashed",
-    Status.SKIPPED: "skipped",
-    Status.INTERRUPTED: "interrupted",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,18 +80,15 @@ class Report:
 
     @property
     def status(self) -> str:
-        """How many records there are, and how they ended, in words."""
+        """How many records there are, and how many ended in which way."""
         kinds = collections.Counter(record.kind for record in self.records)
-        ends = collections.Counter(_STATUSES[record.status] for record in self.records)
+        ends = collections.Counter(record.status for record in self.records)
         counts = [counted(number, _KINDS[kind]) for kind, number in kinds.items()]
         if 1 < len(self.rows) < kinds[Kind.RUN]:
             counts[list(kinds).index(Kind.RUN)] += f" of {len(self.rows)} settings"
         what = " and ".join([", ".join(counts[:-1]), counts[-1]] if len(counts) > 1 else counts)
-        several = len(self.records) > 1
         warned = sum(bool(record.warnings) for record in self.records)
-        said = f", {f'{warned} ' * several}with warnings" if warned else ""
-        if len(ends) == 1:
-            return f"{what}, {'all ' * several}{next(iter(ends))}{said}."
+        said = f", {warned} with warnings" if warned else ""
         return f"{what}: {', '.join(f'{number} {end}' for end, number in ends.items())}{said}."
 
     @functools.cached_property
@@ -117,8 +105,9 @@ class Report:
         ]
         return [(name, value) for name, value in facts if value]
 
-    def markdown(self, pictures: Sequence[tuple[str, str, str]] = (), of_all: str = "") -> str:
-        """Returns a page; a picture is a title, the address of a file, and how to read it; `of_all` is on all."""
+    @property
+    def head(self) -> list[str]:
+        """The beginning of a page of Markdown: the verdict, the facts, the headline table and the notes."""
         lines = [f"# {TITLE}", ""]
         if self.verdict:
             lines += [f"**{markdown(self.verdict)}**", ""]
@@ -129,7 +118,11 @@ class Report:
         lines.append("")
         if self.notes:
             lines += ["## Anomalies and warnings", "", *(f"- {markdown(note)}" for note in self.notes), ""]
-        lines += [of_all, ""] if pictures else []
+        return lines
+
+    def markdown(self, pictures: Sequence[tuple[str, str, str]] = (), of_all: str = "") -> str:
+        """Returns a page; a picture is a title, the address of a file, and how to read it; `of_all` is on all."""
+        lines = [*self.head, *([of_all, ""] if pictures else [])]
         for name, address, reading in pictures:
             title = markdown(name)
             lines += [f"## {title}", "", f"![{title}]({address})", "", markdown_with_code(reading), ""]

@@ -17,7 +17,6 @@ from matplotlib.ticker import AutoLocator, FuncFormatter, LogLocator, NullFormat
 from results import summary
 from results.intervals import Interval
 from results.report import headline
-from results.report.anomalies import differences
 from results.summary import Row
 
 # Okabe and Ito's colours, which people with any colour vision can distinguish, by contrast.
@@ -26,7 +25,8 @@ MARKERS = "osD^vPX*"
 # Placeholder that `save` replaces by the text colour of the page.
 INK = "#010203"
 MOST_PANELS, MOST_LINES, MOST_BARS, MOST_TRACES = 6, 8, 24, 6
-_LABEL_LETTERS, _BAR_LETTERS = 50, 30
+# Of a line of a label that stands beside its bar.
+BAR_LETTERS = 30
 # A panel that stands alone is legible on a phone; two beside each other take the width of a page.
 _PANEL_INCHES, _HALF_INCHES = 5.6, 4.6
 # An interval that reaches farther than so many times the largest number is cut, and its bound is written.
@@ -135,8 +135,8 @@ def draw_bars(
     axis: Axes,
     labels: Sequence[str],
     values: Sequence[Interval],
-    least: float = 0.0,
     colours: Sequence[str] = COLOURS[:1],
+    least: float = 0.0,
 ) -> None:
     """Draws horizontal bars with their intervals, on an axis that reaches `least` at least."""
     bars = error_bars(values)
@@ -147,21 +147,21 @@ def draw_bars(
     end_axis(axis, "x", list(enumerate(values)), least)
 
 
-def bars_beside(shown: Sequence[tuple[Row, Interval]], ideal: float, xlabel: str, linestyle: str) -> Figure | None:
+def bars_beside(shown: Sequence[tuple[Row, Interval]], ideal: float, xlabel: str) -> Figure | None:
     """Returns a figure with a bar for the number of each row, and a line at the ideal one; None without rows."""
     if not shown:
         return None
     labels = distinct_labels([row for row, _ in shown])
     figure, axis = panel_of_bars(labels)
-    draw_bars(axis, labels, [value for _, value in shown], ideal)
-    axis.axvline(ideal, color=INK, linewidth=0.8, linestyle=linestyle)
+    draw_bars(axis, labels, [value for _, value in shown], least=ideal)
+    axis.axvline(ideal, color=INK, linewidth=0.8)
     axis.set(xlabel=xlabel)
     return figure
 
 
 def distinct_labels(rows: Sequence[Row]) -> list[str]:
     """Returns labels of rows that name only in what they differ, in lines short enough to leave room for the panel."""
-    return list(map(wrapped_beside, headline.labels(rows)))
+    return [wrapped(label, BAR_LETTERS) for label in headline.labels(rows)]
 
 
 def error_bars(values: Iterable[Interval]) -> list[list[float]]:
@@ -175,12 +175,6 @@ def draw_line(axis: Axes, number: int, points: Iterable[tuple[float, Interval]],
     places, values = zip(*sorted(points, key=lambda point: point[0]), strict=True)
     bars = error_bars(values)
     axis.errorbar(places, [value.value for value in values], yerr=bars, **{**look(number), **style})
-
-
-def model_and_batch(row: Row) -> str:
-    """Returns the title of a panel."""
-    model, batch = row.config.get("model"), row.config.get("batch_per_device")
-    return ", ".join([f"{model}, batch {batch} per device", *differences(row)])
 
 
 def end_axis(axis: Axes, name: str, points: Sequence[tuple[float, Interval]], least: float = 0.0) -> None:
@@ -209,14 +203,9 @@ def log_scale(axis: Axes, *names: str, in_words: Callable[[float], str] = "{:g}"
         ruler.set_minor_formatter(NullFormatter())
 
 
-def wrapped(label: str) -> str:
+def wrapped(label: str, letters: int = 50) -> str:
     """Returns a label in lines short enough to leave room for the panel."""
-    return textwrap.fill(label, _LABEL_LETTERS)
-
-
-def wrapped_beside(label: str) -> str:
-    """Returns the label of a bar in lines short enough to stand beside the panel."""
-    return textwrap.fill(label, _BAR_LETTERS)
+    return textwrap.fill(label, letters)
 
 
 def look(number: int) -> dict[str, Any]:

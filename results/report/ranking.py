@@ -11,7 +11,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 
 from results.intervals import is_faster
-from results.record import flags_of_command
+from results.record import differing, flags_of_command
 from results.report.anomalies import differences, title
 from results.report.headline import ps_megabytes_per_sec
 from results.summary import MANAGER, SCALED, Row, Siblings, grouped, manager_of
@@ -117,10 +117,10 @@ def _exchange(row: Row) -> list[str]:
 
 
 def _difference(arithmetic: Mapping[str, str], usual: Mapping[str, str]) -> str:
-    differing = {name: (value, usual[name]) for name, value in arithmetic.items() if value != usual[name]}
-    in_words = [differing.pop(name, ("", "")) for name in ("loop", "exchange")]
+    unlike = differing(arithmetic, usual)
+    in_words = [unlike.pop(name, ("", "")) for name in ("loop", "exchange")]
     words = [mine or f"without {theirs}" for mine, theirs in in_words if mine or theirs]
-    return first_few([*words, *(f"{name} {value} instead of {other}" for name, (value, other) in differing.items())])
+    return first_few([*words, *(f"{name} {value} instead of {other}" for name, (value, other) in unlike.items())])
 
 
 def beats(one: Row, other: Row) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from results import intervals
 from results.intervals import Interval
 from results.report import scaling_law
-from results.report.anomalies import differences
+from results.report.anomalies import setting
 from results.report.scaling_law import FARTHEST, Fit, Point
 from results.summary import SCALED, Row, Siblings, between_runs, count, manager_of, processes_of
 from results.text import Table, counted, rounded
@@ -128,11 +128,10 @@ def _curve(noun: str, rows: Mapping[int, Row]) -> Curve:
     spreads = {number: _spread(row, between) for number, row in rows.items()}
     cores = {number: row.records[0].environment.get("cpu_cores_usable") for number, row in rows.items()}
     shared = frozenset(number for number, row in rows.items() if shares(row.config, noun, cores[number]))
-    batch = first.config.get("batch_per_device")
     servers = counted(first.config.get("num_ps") or 0, "parameter server")
     others = processes_of(first.config) if noun == "device" else servers if first.config.get("num_ps") else ""
     return Curve(
-        panel=", ".join([first.model, f"batch {batch} per device", *differences(first, ignored=SCALED)]),
+        panel=setting(first, ignored=SCALED),
         label=", ".join(filter(None, (manager_of(first.config), others))),
         noun=noun,
         rows=rows,

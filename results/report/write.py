@@ -6,7 +6,6 @@ import functools
 import importlib.resources
 import json
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,23 @@ from typing import Any
 import jinja2
 import markupsafe
 
-from results.intervals import Interval
 from results.masking import without_secrets
-from results.record import Record, Status, recorded_command
+from results.record import Record, Status
 from results.report import headline
 from results.report.anomalies import title as label
-from results.report.breakdown_plots import against, real_over_synthetic, reductions, sent, time_goes
 from results.report.contents import TITLE, Report
 from results.report.figures import COLOURS, MOST_BARS, MOST_LINES, MOST_PANELS, Plot, drawn, is_broad
-from results.report.scaling_plots import batches, managers, scaling, steps
+from results.report.plots import (
+    against,
+    batches,
+    managers,
+    real_over_synthetic,
+    reductions,
+    scaling,
+    sent,
+    steps,
+    time_goes,
+)
 from results.store import as_csv, replace
 from results.summary import Row, grouped, hardware_in_words
 from results.text import CODE, Table
@@ -100,7 +107,7 @@ def html(report: Report, drawings: Sequence[tuple[Plot, str]], sources: Sequence
         report=report,
         results=table,
         rows=[
-            {"cells": cells, "failed": _failed(row), "command": " ".join(command(row)), "label": label(row)}
+            {"cells": cells, "failed": _failed(row), "command": row.records[0].command_line, "label": label(row)}
             for row, cells in list(zip(rows, table.rows, strict=True))[:_STATIC_ROWS]
         ],
         total=len(rows),
@@ -111,7 +118,6 @@ def html(report: Report, drawings: Sequence[tuple[Plot, str]], sources: Sequence
         figures=[(plot, markupsafe.Markup(svg), is_broad(svg)) for plot, svg in drawings],
         tables=report.tables,
         environments=list(_environments(report.records)),
-        glossary=GLOSSARY,
         version=SUITE_VERSION,
         sources=", ".join(sources),
         data=markupsafe.Markup(_as_script_data(table, rows)),
@@ -137,11 +143,6 @@ def _chart_library() -> str:
     return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
-def command(row: Row) -> list[str]:
-    """Returns the words of the command that repeats a row's first record."""
-    return ["run_bench.py", *map(shlex.quote, recorded_command(row.records[0].identity.command))]
-
-
 def _failed(row: Row) -> bool:
     return any(record.status not in (Status.OK, Status.SKIPPED) for record in row.records)
 
@@ -149,25 +150,28 @@ def _failed(row: Row) -> bool:
 def _as_script_data(table: Table, rows: Sequence[Row]) -> str:
     """Returns all rows as JSON for a script element; commands are lists of word numbers, since they are similar."""
     words: dict[str, int] = {}
-    packed = []
-    for row, cells in zip(rows, table.rows, strict=True):
-        numbers = [words.setdefault(word, len(words)) for word in command(row)]
-        statuses = sorted({str(record.status) for record in row.records})
-        packed.append([cells, int(_failed(row)), numbers, statuses, _of_chart(row.images_per_sec)])
     data = {
         "names": table.columns,
         "settings": len(headline.settings(rows)[0]),
         "numbers": [name in table.numbers for name in table.columns],
-        "words": list(words),
-        "rows": packed,
+        "rows": [
+            {
+                "cells": cells,
+                "failed": _failed(row),
+                "command": [words.setdefault(word, len(words)) for word in row.records[0].command_line.split(" ")],
+                "statuses": sorted({record.status for record in row.records}),
+                "rate": row.images_per_sec and list(map(_of_chart, (row.rate, *row.measured.bounds))),
+            }
+            for row, cells in zip(rows, table.rows, strict=True)
+        ],
     }
+    data["words"] = list(words)
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _of_chart(rate: Interval | None) -> list[float | None]:
-    """Returns a rate and its bounds with six digits, which is all that the chart shows; the table has two decimals."""
-    known = (None, None, None) if rate is None else (rate.value, *rate.bounds)
-    return [None if value is None else float(f"{value:.6g}") for value in known]
+def _of_chart(number: float | None) -> float | None:
+    """Returns a number with six digits, which is all that the chart shows; the table has two decimals."""
+    return None if number is None else float(f"{number:.6g}")
 
 
 def _environments(records: Sequence[Record]) -> Iterator[Mapping[str, Any]]:
@@ -186,36 +190,3 @@ def _fact(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(without_secrets([f"{name}={_fact(item)}" for name, item in value.items()]))
     return ", ".join(map(_fact, value)) if isinstance(value, list) else str(value)
-
-
-GLOSSARY = {
-    "images/s": "all images of the measured steps / sum of their times, over all devices, which is not the mean of the "
-    "steps' rates; of several repeats, the geometric mean.",
-    "95 % interval": "of one run: t interval of its mean step, with as many independent steps as their autocorrelation "
-    "leaves; another process may differ by more. Of several repeats: t interval of the geometric "
-    "mean of their rates; with two repeats it is wide.",
-    "per device": "images/s / number of devices.",
-    "speed-up": "images/s / images/s of the same run on one device; without such a run, of the fastest one-device run "
-    "that differs only in the variable manager. Its 95 % interval includes how equal processes differ: 10 % without "
-    "repeats.",
-    "efficiency": "speed-up / number of devices. Logical CPU devices share the cores, so theirs does not measure "
-    "scaling.",
-    "sigma, kappa": "contention (what devices wait for together) and coherence (what each pair costs), as shares of a "
-    "step: rate of n devices = rate of one x n / (1 + sigma (n - 1) + kappa n (n - 1)).",
-    "TFLOP/s": "model operations (2 per multiply-add, forward x 3 for training) x images/s / 1e12.",
-    "MFU": "model FLOP utilisation: TFLOP/s / (physical GPUs x their data-sheet peak in this precision, without "
-    "sparsity); empty for other devices.",
-    "MFU of measured peak": "operations per image, counted in the step's graph, x images/s / measured rate of a large "
-    "matrix product on the same devices in this precision (of CPU devices: on their hosts); empty if it was not "
-    "measured.",
-    "step p50, p99": "50 % and 99 % of the measured steps were faster.",
-    "sent": "bytes that all devices together send per step, by formula (docs/background/managers.md).",
-    "tower": "the model on one device.",
-    "variable manager": "decides where variables are stored, how they are read and how gradients are combined.",
-    "worker": "a process with one or more towers.",
-    "ps": "parameter server: a process that hosts variables.",
-    "computing, exchange, input": "parts of a step's time: the time under `independent`; the time that the variable "
-    "manager adds; the time that real data add.",
-    "busbw": "bytes of a message / mean time of an all-reduce x 2(n-1)/n, which compares with a link's speed.",
-    "status": "ok; invalid (numbers must not be used); oom; timeout; crash; skipped (cannot run here); interrupted.",
-}

@@ -17,8 +17,8 @@ from results.gate import baseline_check, comparison, session_history, views
 from results.gate.comparison import UnlikeError
 from results.record import Record, Status
 from results.report import published, write
-from results.report.breakdown_plots import against
 from results.report.contents import Report
+from results.report.plots import against
 from results.summary import summarize
 from results.text import csv_cell, markdown, markdown_with_code
 from tests.support.records import FieldPath, fake_input, fake_reduction, fake_run, paths, with_field

@@ -1,19 +1,20 @@
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from results.measurement import POWER_LIMIT, Measurement, derive
-from results.quality import Conditions, conditions_of, quality_warnings
-
-QUIET = Conditions(cores_used_by_others=0.0, cpu_devices=0, cores=8)
+from results.quality import quality_warnings
 
 
-def _warnings(seconds: list[float], conditions: Conditions = QUIET) -> str:
-    measurement = Measurement(images_per_step=8, step_seconds=seconds)
-    return " ".join(quality_warnings(measurement, derive(measurement, 1), conditions))
+def _of(measurement: Measurement, devices: int = 1, cores: int = 8, **config: Any) -> list[str]:
+    return quality_warnings(measurement, derive(measurement, devices), config, {"cpu_cores_usable": cores})
+
+
+def _warnings(seconds: list[float], **config: Any) -> str:
+    return " ".join(_of(Measurement(images_per_step=8, step_seconds=seconds), **config))
 
 
 def test_a_steady_run_on_a_quiet_machine_raises_none() -> None:
@@ -35,28 +36,28 @@ def test_odd_steps_are_named(seconds: list[float], words: str) -> None:
 
 
 def test_steps_that_are_no_whole_rounds_are_named() -> None:
-    conditions = dataclasses.replace(QUIET, steps_per_round=4)
-    assert _warnings([0.1] * 10, conditions).endswith("set --num_batches to a multiple of 4.")
-    assert _warnings([0.1] * 12, conditions) == ""
+    modifiers = {"local_sgd_steps": 4}
+    assert _warnings([0.1] * 10, modifiers=modifiers).endswith("set --num_batches to a multiple of 4.")
+    assert _warnings([0.1] * 12, modifiers=modifiers) == _warnings([0.1] * 10, modifiers={"local_sgd_steps": 0}) == ""
+    assert _warnings([0.1] * 10, modifiers=modifiers, forward_only=True) == ""
 
 
 def test_an_evaluation_of_one_step_is_named() -> None:
-    evaluates = dataclasses.replace(QUIET, evaluates_only=True)
-    assert _warnings([0.1], evaluates).endswith("that of one step: reduce --eval_batch_size.")
-    assert _warnings([0.1, 0.1], evaluates) == ""
+    assert _warnings([0.1], eval_only=True).endswith("that of one step: reduce --eval_batch_size.")
+    assert _warnings([0.1, 0.1], eval_only=True) == ""
 
 
 def test_a_loss_that_rises_is_named_unless_nothing_is_trained() -> None:
     measurement = Measurement(images_per_step=8, step_seconds=[0.1] * 8, losses=[2e9], warmup_losses=[7.0])
-    inference = dataclasses.replace(QUIET, training=False)
-    (sentence,) = quality_warnings(measurement, derive(measurement, 1), QUIET)
+    (sentence,) = _of(measurement)
     assert "rose from 7 to 2e+09" in sentence
-    assert quality_warnings(measurement, derive(measurement, 1), inference) == []
+    assert _of(measurement, forward_only=True) == []
 
 
 def test_shared_cores_are_named() -> None:
-    shared = dataclasses.replace(QUIET, cpu_devices=4, cores=2)
-    assert _warnings([0.1] * 10, shared).startswith("4 logical CPU devices share 2 cores")
+    shared = _warnings([0.1] * 10, cores=2, device="cpu", num_devices=4)
+    assert shared.startswith("4 logical CPU devices share 2 cores")
+    assert _warnings([0.1] * 10, cores=2, device="gpu", num_devices=4) == ""
 
 
 DURING, BEFORE = "during the measurement", "directly before the run"
@@ -80,8 +81,8 @@ def test_other_processes_are_named_if_they_use_a_tenth_of_the_cores(
     seen = [{"cpu_cores_used_by_others": cores} for cores in during]
     measurement = Measurement(images_per_step=8, step_seconds=[0.1] * 10, telemetry=seen)
     environment = {"cpu_cores_usable": 2, "cores_used_by_others_before": before}
-    conditions = conditions_of({"cluster": {"workers": ["a", "b"]}} if cluster else {}, environment, measurement)
-    found = quality_warnings(measurement, derive(measurement, 1), conditions)
+    config = {"cluster": {"workers": ["a", "b"]}} if cluster else {}
+    found = quality_warnings(measurement, derive(measurement, 1), config, environment)
     assert [one.startswith(f"Other processes used {named}, which may have slowed it") for one in found] == [
         True
     ] * bool(named)
@@ -90,17 +91,20 @@ def test_other_processes_are_named_if_they_use_a_tenth_of_the_cores(
 def test_steady_towers_that_complete_in_beats_are_not_called_unsteady() -> None:
     beats = {"images_per_step": 8, "step_seconds": [0.1, 0.2] * 6}
     steady = Measurement(**beats, tower_step_seconds=[[0.3] * 8, [0.3] * 8])
-    assert quality_warnings(steady, derive(steady, 2), QUIET) == []
+    assert _of(steady, 2) == []
     unsteady = Measurement(**beats, tower_step_seconds=[[0.3] * 8, [0.1, 0.3] * 4])
-    assert "unsteady" in " ".join(quality_warnings(unsteady, derive(unsteady, 2), QUIET))
+    assert "unsteady" in " ".join(_of(unsteady, 2))
 
 
 STAGES = {"read": 5000.0, "decode": 1000.0, "batch": 800.0}
 
 
-def _real(waits: list[float], conditions: Conditions = QUIET, **changes: object) -> str:
+ON_TWO_HOSTS = {"ps": ["a:1", "b:1"], "workers": ["c:1", "d:1", "d:2"], "local": False}
+
+
+def _real(waits: list[float], config: Mapping[str, Any] | None = None, **changes: object) -> str:
     measurement = Measurement(images_per_step=8, step_seconds=[0.1] * 10, input_wait_seconds=waits, **changes)
-    return " ".join(quality_warnings(measurement, derive(measurement, 1), conditions))
+    return " ".join(_of(measurement, **({"data_dir": "photos"} | (config or {}))))
 
 
 def test_a_run_that_waits_for_images_names_the_stage_and_a_way_out() -> None:
@@ -111,24 +115,20 @@ def test_a_run_that_waits_for_images_names_the_stage_and_a_way_out() -> None:
     slow = {name: rate / 10 for name, rate in STAGES.items()}
     assert "The input alone reaches 80 images/sec, 160 are needed; 64% of" in _real([0.05] * 10, input_stages=slow)
     assert "64% of the pipeline's time goes into decoding the photos: store them smaller" in said
-    on_two = _real([0.05] * 10, dataclasses.replace(QUIET, hosts=2), input_stages=slow)
+    on_two = _real([0.05] * 10, {"cluster": ON_TWO_HOSTS}, input_stages=slow)
     assert "The input alone reaches 80 images/sec on a host, but it shares its cores with the steps" in on_two
     assert "'run_bench.py input' with the same flags" in _real([0.05] * 10)
-    made = _real([0.05] * 10, dataclasses.replace(QUIET, reads_files=False))
+    made = _real([0.05] * 10, {"data_dir": None})
     assert made.endswith("The host copies them to the devices in every step."), "there are no files to measure"
 
 
 @pytest.mark.parametrize(
-    ("cluster", "hosts"),
-    [
-        (None, 1),
-        ({"ps": ["a:1", "b:1"], "workers": ["c:1", "d:1", "d:2"], "local": False}, 2),
-        ({"ps": [], "workers": ["a:1", "b:1"], "local": True}, 1),
-    ],
+    ("cluster", "on_a_host"),
+    [(None, 6), (ON_TWO_HOSTS, 3), ({"ps": [], "workers": ["a:1", "b:1"], "local": True}, 6)],
 )
-def test_the_hosts_are_those_of_the_workers(cluster: dict[str, Any] | None, hosts: int) -> None:
-    conditions = conditions_of({"cluster": cluster}, {"cpu_cores_usable": 2}, Measurement(images_per_step=8))
-    assert conditions.hosts == hosts
+def test_the_devices_of_a_host_share_its_cores(cluster: dict[str, Any] | None, on_a_host: int) -> None:
+    said = _warnings([0.1] * 10, cores=2, cluster=cluster, device="cpu", num_devices=2, num_workers=3)
+    assert said.startswith(f"{on_a_host} logical CPU devices share 2 cores")
 
 
 def test_records_that_were_left_out_are_mentioned() -> None:
@@ -144,7 +144,7 @@ def _gpu(uuid: str = "GPU-a", **fields: Any) -> dict[str, Any]:
 def _warnings_of_gpus(*gpus_of_processes: list[dict[str, Any]]) -> list[str]:
     telemetry = [{"gpus": gpus, "cpu_cores_used": 1.5} for gpus in gpus_of_processes]
     measurement = Measurement(images_per_step=16, step_seconds=[0.1] * 8, telemetry=telemetry)
-    return quality_warnings(measurement, derive(measurement, 1), QUIET)
+    return _of(measurement)
 
 
 def test_a_gpu_that_was_throttled_is_named_with_the_reason() -> None:

@@ -261,7 +261,7 @@ _LINE = make_record().to_json()
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        *((start + b"\n1,2\n", words) for start, words in _FOREIGN_FORMATS),
+        *((start + b"\n1,2\n", words) for starts, words in _FOREIGN_FORMATS for start in starts),
         (_LINE.encode("utf-16-le"), "is in UTF-16"),
         (json.dumps(json.loads(_LINE), indent=2).encode(), "is indented JSON, and a file of records has"),
     ],

@@ -12,7 +12,7 @@ from results.intervals import Interval
 from results.record import STEPS_PER_SLICE, Record, Status
 from results.report import headline
 from results.report.anomalies import anomalies, title, warnings_of
-from results.report.breakdown_plots import where_time_goes
+from results.report.plots import where_time_goes
 from results.report.ranking import ranking_groups
 from results.summary import Siblings, manager_of, summarize
 from results.utilisation import data_sheet_peak, published_table

@@ -21,8 +21,7 @@ from msgspec.structs import replace
 
 from benchmarks.cli import main
 from benchmarks.compare import builds as ab_builds
-from benchmarks.compare.builds import Build
-from benchmarks.compare.repository import repository_of
+from benchmarks.compare.builds import Build, repository_of
 from benchmarks.config import outside_models
 from benchmarks.config.outside_models import Facts
 from benchmarks.errors import DataError, ExitStatus, UsageError

@@ -20,7 +20,9 @@ def test_runs_are_published_checked_and_compared_with(run_bench: RunBench, tmp_p
         run(), run(), run(model="vgg16"), fake_run(status=Status.CRASH, reason="At /home/x.")
     )
     done = run_bench("publish", "public", "out", "--machine=my A&B box", "--where=model=resnet50")
-    assert done.stdout.index("- title: my A&amp;B box") < done.stdout.index("public is ready"), "the folder is shown"
+    assert done.stdout.index("- Machine: my A&amp;B box, ") < done.stdout.index("public is ready"), (
+        "the folder is shown"
+    )
     assert done.status == 0 and "2 runs: public is ready: results.jsonl, table.csv, README.md." in done.stdout
     assert "Removed or replaced private fields: " in done.stdout and "config.data_dir" in done.stdout
     assert "1 record left out: it is not a completed run (run, status crash)" in done.stderr
@@ -28,7 +30,7 @@ def test_runs_are_published_checked_and_compared_with(run_bench: RunBench, tmp_p
     assert {path.name for path in folder.iterdir()} == {"results.jsonl", "table.csv", "README.md"}
     assert not list(tmp_path.glob(".public*")) and folder.stat().st_mode & 0o777 != 0o700
     readme = (folder / "README.md").read_text()
-    assert "- title: my A&amp;B box" in readme and "run --model=resnet50 --batch_size 32" in readme
+    assert "- Machine: my A&amp;B box, " in readme and "run --model=resnet50 --batch_size 32" in readme
     assert {record.environment["machine"] for record in loading.load(folder / "results.jsonl").records} == {
         "my A&B box"
     }

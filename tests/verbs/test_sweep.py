@@ -27,7 +27,7 @@ from benchmarks.config import flag
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.process import subprocesses
 from benchmarks.sweep import grid, isolated_run, sweep_verb
-from benchmarks.sweep.progress import SweepDisplay, estimate_seconds
+from benchmarks.sweep.progress import estimate_seconds
 from models import specs
 from results.loading import load
 from results.record import Record, Status, key_of
@@ -485,16 +485,20 @@ def test_the_time_left_is_scaled_by_what_the_runs_took(
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
-    now = iter([0.0, 20.0, 20.0])
-    display = SweepDisplay([10.0, 30.0], clock=lambda: next(now))
-    display.begin("--model=mlp")
-    display.end(fake_run())
-    display.begin("--model=mlp")
+    now = [0.0]
+
+    def run_cell(_: grid.Cell) -> Record:
+        now[0] += 20.0
+        return fake_run()
+
+    monkeypatch.setattr(sweep_verb, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    cells = [grid.Cell((f"--batch_size={batch}",), None) for batch in (1, 2)]
+    runner: Any = types.SimpleNamespace(run_cell=run_cell)
+    assert len(sweep_verb._run_all(runner, cells, [(cells[0], 10.0), (cells[1], 30.0)], None)) == 2
     shown = capsys.readouterr().err
-    assert "[1/2] --model=mlp, 40 s left" in shown, "nothing has run yet: the estimate"
+    assert "\x1b[2m[1/2] --batch_size=1, 40 s left" in shown, "nothing has run yet: the estimate"
     assert "320.00 images/sec   (60 s left)\n" in shown, "the first took twice its estimate"
-    assert shown.rpartition("\x1b[2K")[2].startswith("\x1b[2m[2/2] --model=mlp, 60 s left")
-    console.progress.end()
+    assert "\x1b[2m[2/2] --batch_size=2, 60 s left" in shown
 
 
 SUITE = """

@@ -3,9 +3,11 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const names = data.names, isNumber = data.numbers;
-  const rows = data.rows.map(([cells, failed, words, statuses, [rate, low, high]], index) => ({
-    index, cells, failed, statuses, rate, low, high, text: cells.join(" ").toLowerCase(), command: words.map(w => data.words[w]).join(" "),
-  }));
+  const rows = data.rows.map((row, index) => {
+    const [rate, low, high] = row.rate || [null, null, null];
+    const command = row.command.map(word => data.words[word]).join(" ");
+    return { ...row, index, command, rate, low, high, text: row.cells.join(" ").toLowerCase() };
+  });
   const number = text => { const value = parseFloat(text); return Number.isNaN(value) ? null : value; };
   const column = name => names.indexOf(name);
   const byId = id => document.getElementById(id);

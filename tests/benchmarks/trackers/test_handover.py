@@ -292,7 +292,7 @@ def test_a_value_that_no_tracker_takes_is_refused(flag: str, value: str, why: st
 
 def test_a_directory_that_cannot_be_written_is_refused_and_none_is_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="/file is not a directory. Name a directory that can be"):
+    with pytest.raises(UsageError, match="/file: Not a directory. Name a directory that can be written"):
         tracker_list.require({"tensorboard_dir": str(tmp_path / "file" / "tb")})
     tracker_list.require({"tensorboard_dir": str(tmp_path / "new" / "tb")})
     assert not (tmp_path / "new").exists()

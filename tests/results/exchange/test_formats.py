@@ -13,7 +13,6 @@ import pytest
 from msgspec.structs import replace
 
 from results.exchange import formats
-from results.exchange.frame import Results
 from results.record import STEPS_PER_SLICE, Record, Status
 from tests.support.records import fake_run, golden_records
 
@@ -155,10 +154,10 @@ def test_no_cell_of_a_csv_is_a_formula() -> None:
     assert ",'=1+1\n" in text and text.splitlines()[1].startswith(f"{run.identity.run_id},")
 
 
-@pytest.mark.parametrize("table", list(formats.TABLES))
+@pytest.mark.parametrize("table", formats.TABLES)
 def test_what_is_exported_has_the_rows_the_columns_and_the_types_of_the_data_frame(table: str) -> None:
     runs = measured()
-    frame = getattr(Results(runs), formats.TABLES[table])()
+    frame = formats._frame(runs, table)
     as_csv = pd.read_csv(io.StringIO(formats.render_csv(runs, table)))
     as_json = json.loads(formats.render_json(runs, table))
     as_parquet = pd.read_parquet(io.BytesIO(formats.render_parquet(runs, table)))

@@ -15,7 +15,7 @@ from PIL import Image
 
 from results.record import Record, Status
 from results.report import figures, published
-from results.report.breakdown_plots import against, reductions
+from results.report.plots import against, reductions
 from results.report.write import PLOTS
 from results.summary import summarize
 from tests.support.records import fake_reduction, fake_run, golden_records
@@ -248,12 +248,20 @@ def test_published_figures_are_those_of_the_table() -> None:
     plot = against(published.table("guide2017"))
     slower = run(8, 900.0, variable_update="parameter_server")
     (axis,) = panels(plot, [run(1, 200.0), run(8, 1500.0), slower, run(1, 99.0, model="trivial")])
-    found = curves(axis)
+    found = {label.replace("\n", " "): line for label, line in curves(axis).items()}
     assert found.pop("yours") == points((1, 200), (8, 1500)), "the fastest with so many devices"
     of_table = published.lines_of(published.table("guide2017"), "resnet50")
     assert found == {name: points(*((f.devices, f.images_per_sec) for f in of_table[name])) for name in found}
     assert len(found) == min(len(of_table), figures.MOST_LINES - 1)
     assert points((1, 219))[0] in [line[0] for line in found.values()], "the first row of ResNet-50"
+
+
+def test_the_names_of_published_figures_fit_below_their_panels() -> None:
+    records = [run(devices, 200.0, model=model) for devices in (1, 8) for model in ("resnet50", "vgg16")]
+    left, right = panels(against(published.table("guide2017")), records)
+    left.get_figure().draw_without_rendering()
+    mine, others = (axis.get_legend().get_window_extent() for axis in (left, right))
+    assert 0 <= mine.x0 and mine.x1 <= others.x0 and others.x1 <= left.get_figure().bbox.x1
 
 
 @pytest.mark.parametrize("name", NAMED)

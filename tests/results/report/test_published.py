@@ -17,7 +17,7 @@ from results.exchange.public_table import Figure
 from results.intervals import Interval
 from results.record import Record
 from results.report import published
-from results.report.breakdown_plots import against
+from results.report.plots import against
 from results.report.side_tables import side_tables
 from results.summary import Row, summarize
 from results.text import counted

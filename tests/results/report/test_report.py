@@ -20,8 +20,8 @@ from results.columns import COLUMNS
 from results.intervals import Interval
 from results.record import Record, Status
 from results.report import published, write
+from results.report.anomalies import setting
 from results.report.contents import Report, command
-from results.report.figures import model_and_batch
 from results.store import as_csv
 from results.summary import summarize
 from tests.support.records import GOLDEN, fake_input, fake_reduction, fake_run
@@ -146,7 +146,7 @@ def test_the_page_begins_with_the_answer_and_what_it_was_measured_on(written: Pa
     assert (
         page.index(f'<p id="verdict">{answer}') < page.index("<dt>Machine</dt>") < page.index('<section id="results">')
     )
-    ends = "91 valid, 1 out of memory, 1 crashed, 1 skipped."
+    ends = "91 ok, 1 oom, 1 crash, 1 skipped."
     assert f"65 runs of 26 settings, 28 reductions and 1 measurement of an input: {ends}" in page
     for fact in ("TensorFlow 2.21.0, suite ", "<code>run_bench.py --device=gpu --shared_on=gpu "):
         assert fact in page
@@ -516,7 +516,8 @@ def test_chosen_rows_stand_side_by_side(page: Any, chart: Any) -> None:
     boxes.nth(0).check()
     boxes.nth(2).check()
     data = json.loads(page.locator("#data").text_content())
-    of_vgg = [rate for cells, _, _, _, (rate, *_) in data["rows"] if cells[:2] == ["vgg16", "independent"]]
+    shown = [(row["cells"], row["rate"]) for row in data["rows"]]
+    of_vgg = [rate[0] for cells, rate in shown if cells[:2] == ["vgg16", "independent"]]
     lines = {
         row.locator("th").text_content(): row.locator("td").all_text_contents()
         for row in page.locator("#comparison tbody tr").all()
@@ -535,16 +536,20 @@ def test_chosen_rows_stand_side_by_side(page: Any, chart: Any) -> None:
 
 @pytest.mark.usefixtures("no_plots")
 def test_a_large_page_is_small_and_shows_more_on_demand(open_report: Any, tmp_path: Path) -> None:
-    records = [fake_run(batch_per_device=batch, step_seconds=0.001 * batch) for batch in range(1, 1201)]
+    flags = {f"a_flag_of_all_{number}": "with a long value" for number in range(8)}
+    records = [fake_run(batch_per_device=batch, step_seconds=0.001 * batch, **flags) for batch in range(1, 1201)]
     write.write(Report(records), ["many.jsonl"], tmp_path)
     assert (tmp_path / "report.html").stat().st_size < 2.5e6
     page = open_report(tmp_path)
+    assert len(page.locator("#data").text_content()) < 300 * len(records), "of 10,000 rows a third of 10 MB"
+    last = page.locator("#table tbody tr").last.locator("button.copy").get_attribute("data-command")
+    assert last == records[149].command_line
     assert page.locator("#table tbody tr").count() == 150
     page.click("#more")
     assert page.locator("#table tbody tr").count() == 300
     page.fill("#filter", "1200")
     data = json.loads(page.locator("#data").text_content())
-    found = sum("1200" in " ".join(cells) for cells, *_ in data["rows"])
+    found = sum("1200" in " ".join(row["cells"]) for row in data["rows"])
     assert 0 < page.locator("#table tbody tr").count() == found < 10
 
 
@@ -561,4 +566,4 @@ def test_a_record_fits_its_schema(everything: list[Record]) -> None:
 
 def test_unlike_runs_are_not_on_one_line() -> None:
     rows = summarize([fake_run(), fake_run(precision="fp16"), fake_run(data_name="imagenet"), fake_run(hardware="b")])
-    assert len({model_and_batch(row) for row in rows}) == 4
+    assert len({setting(row) for row in rows}) == 4

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from results.exchange.public_table import Figure
 from results.intervals import Interval
 from results.record import Record, Status
-from results.report import figures, scalability, scaling_plots
+from results.report import figures, plots, scalability
 from results.report.published import FigureTable
 from results.report.side_tables import side_tables
 from results.report.write import PLOTS
@@ -219,7 +219,7 @@ def test_the_plot_has_points_a_curve_a_band_and_a_dashed_prediction() -> None:
     rates, shares = (axis for axis in figure.axes if axis.get_visible())
     labels = [str(text.get_text()) for text in shares.get_legend().get_texts()]
     assert sorted(labels) == ["ideal", "independent", "replicated psgpu"]
-    shared = scaling_plots.of_curves([curve_of(repeated(1, 2, 4, device="cpu"))])
+    shared = plots.of_curves([curve_of(repeated(1, 2, 4, device="cpu"))])
     assert shared is not None and len(shared.axes[0].lines) == 2 + 2, "points with caps and the ideal, but no curve"
     assert "replicated psgpu, sharing hardware" in [t.get_text() for t in shared.axes[1].get_legend().get_texts()]
     ends = {line.get_linestyle(): (line.get_xdata()[-1], line.get_ydata()[-1]) for line in shares.lines}

@@ -109,13 +109,13 @@ def test_there_may_be_nothing_to_compare(runs: list[Record], words: str) -> None
     assert verdict(summarize(runs)).endswith(words)
 
 
-def test_the_ends_of_runs_are_told_in_words() -> None:
+def test_the_ends_of_runs_are_counted() -> None:
     one, warned = fake_run(), fake_run(warnings=("The machine was busy.",))
     crash = fake_run(status=Status.CRASH, batch_per_device=8)
     said = [Report(records).status for records in ([one], [warned], [one, warned], [one, one, crash, crash])]
     assert said == [
-        "1 run, valid.",
-        "1 run, valid, with warnings.",
-        "2 runs, all valid, 1 with warnings.",
-        "4 runs of 2 settings: 2 valid, 2 crashed.",
+        "1 run: 1 ok.",
+        "1 run: 1 ok, 1 with warnings.",
+        "2 runs: 2 ok, 1 with warnings.",
+        "4 runs of 2 settings: 2 ok, 2 crash.",
     ]
