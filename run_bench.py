@@ -89,9 +89,11 @@ def shadowed_package() -> str:
 
 
 def leave(status: int) -> None:
-    """Ends the process. Threads that a user's model has started, or what it left to the end, do not hold it."""
+    """Ends the process. What a user's model has started, or left to the end, does not hold it and ends with it."""
     outside_code = sys.modules.get("models.outside_code")
     if outside_code and outside_code.has_run:
+        for process in outside_code.end_left_behind():
+            print("run_bench: the model's code had left a process running: " + process, file=sys.stderr)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):  # it is closed
                 stream.flush()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 has_run = False  # in this process
+_left_behind: set[int] = set()  # numbers of processes that such code has started and not awaited
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STREAMS = {1: "stdout", 2: "stderr"}
 
 
@@ -21,15 +25,19 @@ class UnusableModelError(ValueError):
 def contained() -> Iterator[None]:
     """Turns what would end the process, or divide it, into an error; restores what all code of a process shares.
 
-    What is printed to stdout goes to stderr. An interruption stays one.
+    What is printed to stdout goes to stderr. Processes that are started and not awaited are for
+    `end_left_behind`. An interruption stays one.
 
     Raises:
         UnusableModelError: the code called `sys.exit`, `os._exit` or `os.fork`, or raised another BaseException.
     """
     global has_run
-    has_run = True
+    has_run, before = True, _children()
     from unittest import mock  # it imports asyncio, for which no other command should wait
 
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    mask = os.umask(0o077)
+    os.umask(mask)
     try:
         with (
             mock.patch.multiple(os, **_REFUSED),
@@ -37,13 +45,14 @@ def contained() -> Iterator[None]:
             mock.patch.object(sys, "argv", [*sys.argv]),
             contextlib.chdir("."),
             _restored_streams(),
+            _restored_handlers(in_main_thread),
         ):
             yield
     except Exception:
         raise
     except BaseException as error:
         # Only the main thread is interrupted, or asked to end by a signal.
-        if threading.current_thread() is threading.main_thread() and isinstance(error, KeyboardInterrupt):
+        if in_main_thread and isinstance(error, KeyboardInterrupt):
             raise
         if isinstance(error, SystemExit):
             raise UnusableModelError(
@@ -51,6 +60,18 @@ def contained() -> Iterator[None]:
                 "do that only behind if __name__ == '__main__'."
             ) from error
         raise UnusableModelError(f"its code would end the process: {type(error).__name__}: {error}.") from error
+    finally:
+        os.umask(mask)
+        _left_behind.update(_children().keys() - before)
+
+
+def end_left_behind() -> list[str]:
+    """Kills the processes that such code has started and that still run, and returns their names and numbers."""
+    running = {number: name for number, name in _children().items() if number in _left_behind}
+    for number in running:
+        with contextlib.suppress(OSError):  # it has ended just now
+            os.kill(number, signal.SIGKILL)
+    return [f"{name} ({number})" for number, name in running.items()]
 
 
 def _refuse_to_exit(*arguments: Any) -> NoReturn:
@@ -87,3 +108,28 @@ def _restored_streams() -> Iterator[None]:
             os.close(originals[number])
             is_closed = streams[name].closed
             setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False) if is_closed else streams[name])
+
+
+@contextlib.contextmanager
+def _restored_handlers(in_main_thread: bool) -> Iterator[None]:
+    """Restores what signals do, which only the main thread can change."""
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS} if in_main_thread else {}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            if handler is not None and signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+
+
+def _children() -> dict[int, str]:
+    """Returns the processes that this one has started and that run, by number, with their names."""
+    children = {}
+    for thread in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            for number in map(int, thread.read_text().split()):
+                with contextlib.suppress(OSError):  # the process has ended
+                    name, _, rest = Path(f"/proc/{number}/stat").read_text(errors="replace").rpartition(")")
+                    if rest.split()[0] not in "ZX":  # ended, and only not awaited yet
+                        children[number] = name.partition("(")[2]
+    return children

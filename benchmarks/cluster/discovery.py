@@ -107,6 +107,11 @@ def find_cluster(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run
 
     `of_run`: the jobs must be those of a run. For other arguments and errors, see `resolve_cluster`.
     """
+    if given["num_ps"] is not None and not given["cluster"]:
+        raise UsageError(
+            f"--num_ps={given['num_ps']} is for --cluster=slurm or mpi; elsewhere --ps_hosts names the parameter "
+            "servers."
+        )
     if given["hosts"]:
         launch_plan.host_names(given["hosts"])  # also where they are not used, since they may become words of ssh
     hosts, flags = _hosts_of_flags(given)
@@ -260,6 +265,11 @@ def _read_tf_config(text: str) -> Found | None:
         raise UsageError(
             f"TF_CONFIG={text} cannot be read ({error}): unset it, or set it to {_TF_CONFIG_FORM}."
         ) from error
+    if "sparseCluster" in sections:  # its tasks know only themselves and the parameter servers
+        raise UsageError(
+            "TF_CONFIG has 'sparseCluster', and every task needs the lists of all tasks: name them in 'cluster' (in a "
+            "TFJob, without enableDynamicWorker)."
+        )
     if unknown := [name for name in sections if name not in _TF_CONFIG_KEYS]:
         raise UsageError(
             f"TF_CONFIG has '{unknown[0]}', which is not understood: unset it, or set it to {_TF_CONFIG_FORM}."

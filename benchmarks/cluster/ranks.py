@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +20,7 @@ from results.text import counted
 
 # What stands between two commas outside brackets.
 _NODES = re.compile(r"(?:[^\[\],\s]|\[[0-9,-]++\])++")
-_RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _SLURM_NEEDS = "--cluster=slurm needs {} in the environment: start every task with srun."
 NO_RANK = _SLURM_NEEDS.format("SLURM_PROCID")
 _TASKS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
@@ -115,6 +116,7 @@ def expand_nodes(text: str) -> list[str]:
         # Every second part stood in brackets.
         parts = re.split(r"[\[\]]", word)
         choices = [_numbers(part, text) if place % 2 else [part] for place, part in enumerate(parts)]
+        _require_possible(len(names) + math.prod(map(len, choices)))
         names += map("".join, itertools.product(*choices))
     return names
 
@@ -127,6 +129,7 @@ def _numbers(text: str, node_list: str) -> list[str]:
         low, high = (match[1], match[2] or match[1]) if match else ("1", "0")
         if int(low) > int(high):
             raise UsageError(f"Slurm's node list '{node_list}' cannot be read at '{word}'.")
+        _require_possible(len(numbers) + int(high) - int(low) + 1)
         numbers += [f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1)]
     return numbers
 
@@ -307,6 +310,11 @@ def refuse_copies(environ: Mapping[str, str], *, can_join: bool = True) -> None:
         )
 
 
+def _require_possible(count: int) -> None:
+    if count > _MOST_TASKS:
+        raise UsageError(f"The launcher's variables name {count} tasks or hosts, and a run has at most {_MOST_TASKS}.")
+
+
 def _mpi_ranks(environ: Mapping[str, str]) -> _Ranks:
     found = _ranks_of(environ)
     if found is None:
@@ -341,8 +349,7 @@ def by_blocks(
         UsageError: no worker is left, or there are too many.
     """
     count = sum(per_host)
-    if count > _MOST_TASKS:
-        raise UsageError(f"The launcher's variables name {count} tasks, and a run has at most {_MOST_TASKS}.")
+    _require_possible(count)
     servers = _choose_servers(per_host, num_ps)
     workers = sorted({*range(count)} - {*servers})
     addresses = [

@@ -79,7 +79,6 @@ _OF_DEVICES: tuple[Rule, ...] = (
     Excludes("onednn", "@gpu", "it chooses kernels of CPUs"),
     Excludes("gpu_memory_limit_mb", "gpu_memory_frac", "both limit a GPU's memory"),
     Needs("server_port", "hosts cluster", "elsewhere every address has its port"),
-    Needs("num_ps", "cluster", "elsewhere --ps_hosts names the parameter servers"),
     Needs("ssh", "hosts", "these are the hosts to start workers on"),
     Needs("max_restarts", "local_cluster hosts", "it is about tasks that this command starts"),
     Needs("noprivate_network", "local_cluster", "only its tasks have such a network"),

@@ -51,7 +51,8 @@ def test_an_interruption_and_an_error_stay_what_they_are(error: BaseException) -
 
 def test_what_all_code_of_a_process_shares_is_restored(tmp_path: Path) -> None:
     def shared() -> tuple[object, ...]:
-        return os.getcwd(), dict(os.environ), [*sys.argv], os._exit, os.fork, os.forkpty
+        handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+        return os.getcwd(), dict(os.environ), [*sys.argv], *handlers, os._exit, os.fork, os.forkpty
 
     before = shared()
     with contained():
@@ -59,6 +60,8 @@ def test_what_all_code_of_a_process_shares_is_restored(tmp_path: Path) -> None:
         os.environ.pop("PATH")
         os.environ["ADDED"] = "1"
         sys.argv.clear()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
     assert shared() == before
 
 

@@ -17,7 +17,7 @@ from benchmarks.process import private_network
 from results import placement_tables
 from tests.support import damage
 from tests.support.clusters import SMALL, StartCluster, free_addresses, local, measuring, processes_in
-from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Records, RunBench, finished
+from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Records, RunBench, finished, wait_until
 from tests.support.rotation import rotating
 from variable_mgr.catalog import IN_GRAPH, MANAGERS, uses_servers
 
@@ -419,7 +419,8 @@ def test_every_task_names_lists_that_differ(start_cluster: StartCluster, how: st
 def test_ctrl_c_leaves_a_record_and_nobody(tmp_path: Path, records: Records) -> None:
     flags = (*SMALL[:-1], "--num_batches=100000", "--display_every=1", *local("ps:1,worker:2"))
     process = measuring(tmp_path, *flags)
-    assert len(processes_in(tmp_path)) == 5, "the launcher, its tasks, and the shell that ends them if it is killed"
+    # The launcher, its tasks, and the shell that ends them if it is killed.
+    wait_until(lambda: len(processes_in(tmp_path)) == 5)
     process.send_signal(signal.SIGINT)
     text, _ = process.communicate(timeout=300)
     assert process.returncode == 130, text

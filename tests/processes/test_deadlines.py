@@ -97,8 +97,8 @@ def test_a_reduction_that_hangs_is_a_record(tmp_path: Path) -> None:
 def test_a_signal_ends_a_reduction_that_hangs(tmp_path: Path, number: signal.Signals, status: int) -> None:
     with start(tmp_path, ALL_REDUCE, "", *SMALL) as process:
         assert process.stderr is not None
-        while "hangs" not in process.stderr.readline():
-            pass
+        while "hangs" not in (line := process.stderr.readline()):
+            assert line, "it has ended"
         process.send_signal(number)
         _, stderr = process.communicate(timeout=SECONDS)
     assert process.returncode == status, stderr

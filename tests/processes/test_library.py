@@ -79,7 +79,7 @@ def test_ctrl_c_stops_the_run_and_keeps_its_record(tmp_path: Path) -> None:
     script = subprocess.Popen(
         [sys.executable, "-c", LONG_RUN], cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, start_new_session=True
     )
-    while not list(tmp_path.glob("trained/*")):  # it computes
+    while not list(tmp_path.glob("trained/*.index")):  # it computes
         assert script.poll() is None
         time.sleep(0.1)
     children = psutil.Process(script.pid).children(recursive=True)

@@ -87,7 +87,7 @@ def test_a_real_process_is_alive_then_stopped_then_gone(start: Start, capfd: pyt
 def test_a_busy_process_is_not_a_stopped_one(start: Start) -> None:
     process, address = start("busy")
     probe = GrpcProbe()
-    assert probe(address, 2.0) == BUSY
+    assert probe(address, 6.0) == BUSY
     stop(process)
     assert probe(address, 0.5).sign is Sign.SILENT
 

@@ -12,7 +12,7 @@ from tests.support.clusters import SMALL, local, measuring
 from tests.support.commands import Records
 from tests.support.rotation import rotating
 
-FLAGS = (*SMALL, "--num_batches=40", "--train_dir=train", "--save_model_steps=2", "--max_restarts=1")
+FLAGS = (*SMALL, "--num_batches=100", "--train_dir=train", "--save_model_steps=2", "--max_restarts=1")
 
 
 @pytest.mark.row("S1.4")
@@ -44,5 +44,5 @@ def test_a_killed_worker_is_started_again(tmp_path: Path, records: Records, task
     assert (record["status"], measurement["restarts"]) == ("ok", 1)
     assert any("worker 1 ended by signal 9 (Killed)" in warning for warning in record["warnings"])
     trained = measurement["steps_before"] + len(measurement["warmup_losses"]) + len(measurement["losses"])
-    assert 0 < measurement["steps_before"] and trained == 3 + 40
+    assert 0 < measurement["steps_before"] and trained == 3 + 100
     assert tf.train.latest_checkpoint(str(tmp_path / "train")).endswith(f"model.ckpt-{trained}")

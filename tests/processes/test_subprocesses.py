@@ -19,7 +19,7 @@ from typing import IO
 import psutil
 import pytest
 
-from benchmarks.errors import Terminated
+from benchmarks.errors import Terminated, stopped
 from benchmarks.process import out_of_memory, subprocesses
 from benchmarks.process.signals import raise_terminated
 from benchmarks.process.subprocesses import Command
@@ -236,9 +236,9 @@ def test_a_signal_is_handed_to_those_that_end_in_order(
         "except KeyboardInterrupt: time.sleep(0.3); print('in order', flush=True)"
     )
     killed = dataclasses.replace(python(code, log), ends_in_order=False)
-    with signals_once_there_are(3, log, number), pytest.raises(raised):
+    with signals_once_there_are(3, log, number), pytest.raises(raised) as interruption:
         subprocesses.supervise(python(code, log), python(code, log), killed, timeout_seconds=60.0)
-    assert said(log).count("in order") == 2
+    assert stopped(interruption.value).number == number and said(log).count("in order") == 2
 
 
 def test_a_second_signal_leaves_nobody_behind(log: IO[bytes]) -> None:

@@ -13,8 +13,8 @@ from benchmarks.measure.interleaved_steps import TimeSlices
 from results.loading import load
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT
 
-STEP_SECONDS = 2
-PAUSE_SECONDS = 3
+STEP_SECONDS = 6
+PAUSE_SECONDS = 8
 
 
 @pytest.mark.slow

@@ -46,8 +46,8 @@ def measuring(directory: Path, *flags: str) -> subprocess.Popen[str]:
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("3\timages/sec"):
-            break
-    return process
+            return process
+    pytest.fail(f"it ended before it measured, with status {process.wait()}")
 
 
 def processes_in(directory: Path) -> list[psutil.Process]:

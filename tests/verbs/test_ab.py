@@ -594,8 +594,12 @@ def test_a_signal_ends_the_run_that_hangs_and_removes_the_worktree(
     assert repository.worktrees == 1 and not list((tmp_path / "temporary").iterdir())
     kept = load(tmp_path / "out" / "base" / "results.jsonl")
     assert len(kept.records) == 1 and not kept.problems
-    commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
-    assert not any(str(tmp_path) in word for command in commands for word in command)
+
+    def is_left() -> bool:
+        commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+        return any(str(tmp_path) in word for command in commands for word in command)
+
+    wait_until(lambda: not is_left())
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from benchmarks import console
@@ -292,7 +294,7 @@ def shaped(input_shape, num_classes):
 
 
 def downloads():
-    keras.utils.get_file("weights.h5", "http://127.0.0.1:1/weights.h5", cache_dir=os.path.dirname(__file__))
+    keras.utils.get_file("weights.h5", "file:///nowhere/weights.h5", cache_dir=os.path.dirname(__file__))
     return net((32, 32, 3), 10)
 
 
@@ -655,7 +657,7 @@ def test_the_list_of_applications_is_that_of_keras() -> None:
 
 
 MISBEHAVING = """
-import atexit, os, sys, threading, time
+import atexit, os, subprocess, sys, threading, time
 import keras
 
 IS_RUN = "model_probe" not in " ".join(sys.orig_argv)
@@ -691,6 +693,11 @@ def breaks_what_is_shared():
     return net()
 
 
+def starts_a_process():
+    subprocess.Popen(["sleep", "1000"])
+    return net()
+
+
 def recurses():
     return recurses()
 
@@ -714,6 +721,7 @@ def breaks_memory():
         ("leaves_the_run", 4, "--model=net.py:leaves_the_run: its code would end the process, by os._exit"),
         ("stays", 0, ""),
         ("breaks_what_is_shared", 0, "loud"),
+        ("starts_a_process", 0, "run_bench: the model's code had left a process running: sleep ("),
         ("recurses", 2, "the model cannot be built: RecursionError"),
         (
             "breaks_memory",
@@ -730,6 +738,9 @@ def test_a_model_neither_ends_nor_holds_the_process(
     assert done.status == status and words in done.stderr
     assert ("status:         ok" in done.stdout) is (status == 0)
     assert "loud" not in done.stdout
+    for number in map(int, re.findall(r"sleep \((\d+)\)", done.stderr)):
+        psutil.wait_procs([psutil.Process(number)] if psutil.pid_exists(number) else [], timeout=10)
+        assert not psutil.pid_exists(number)
 
 
 @pytest.mark.slow

@@ -30,7 +30,8 @@ def test_the_first_screen_has_the_questions_a_dozen_verbs_and_examples(run_bench
     assert all(f"\n  {name} " in everything for name in NAMES)
     assert run_bench("help").stdout == run_bench("-h").stdout == done.stdout
     assert run_bench("--model=vgg16", "--help").stdout == done.stdout
-    assert run_bench("--help", "data", "check").stdout == run_bench("data", "check", "--help").stdout
+    of_check = run_bench("--help", "data", "check").stdout
+    assert "data check" in of_check and of_check == run_bench("data", "check", "--help").stdout
 
 
 @pytest.mark.parametrize("name", commands())

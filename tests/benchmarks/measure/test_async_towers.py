@@ -109,4 +109,4 @@ def test_no_thread_is_left() -> None:
     with pytest.raises(KeyboardInterrupt), FreeRunningTowers([lambda: (1.0, 0, {})] * 3) as towers:
         towers.take()
         raise KeyboardInterrupt
-    assert threading.active_count() == before
+    assert threading.active_count() <= before

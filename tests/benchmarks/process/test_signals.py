@@ -78,10 +78,11 @@ def test_it_comes_through_whenever_it_comes_and_so_does_the_next(
             signal.raise_signal(number)
         return set_handler(*arguments)
 
-    with monkeypatch.context() as patched, pytest.raises(raised):
+    with monkeypatch.context() as patched, pytest.raises(raised) as interruption:
         patched.setattr(signal, "signal", interrupted)
         with signals.signals_held_back():
             pass
+    assert stopped(interruption.value).number == number
     for each, expected in ((signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)):
         with pytest.raises(expected):
             signal.raise_signal(each)

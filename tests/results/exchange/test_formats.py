@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from results.exchange import formats
+from results.exchange.frame import Results
 from results.record import STEPS_PER_SLICE, Record, Status
 from tests.support.records import fake_run, golden_records
 
@@ -157,7 +158,7 @@ def test_no_cell_of_a_csv_is_a_formula() -> None:
 @pytest.mark.parametrize("table", formats.TABLES)
 def test_what_is_exported_has_the_rows_the_columns_and_the_types_of_the_data_frame(table: str) -> None:
     runs = measured()
-    frame = formats._frame(runs, table)
+    frame = getattr(Results(runs), "to_frame" if table == "runs" else table)()
     as_csv = pd.read_csv(io.StringIO(formats.render_csv(runs, table)))
     as_json = json.loads(formats.render_json(runs, table))
     as_parquet = pd.read_parquet(io.BytesIO(formats.render_parquet(runs, table)))
