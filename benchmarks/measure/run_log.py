@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from benchmarks.console import warn, warn_of_exception
-from benchmarks.errors import UnsavedError, headline
+from benchmarks.errors import BenchError, UnsavedError, headline
 from benchmarks.machine import linux
 from benchmarks.measure.telemetry import Telemetry
 from benchmarks.measure.timing import Phase
@@ -83,10 +83,12 @@ class RunLog:
         """Notes and prints that `what` could not be written to a path, where it would end the run: that stays valid."""
         try:
             yield
+        except MemoryError:
+            raise
         except Exception as error:
             reason = getattr(error, "strerror", None) or headline(error)
             to_do = "Free space there, or pass another path"
-            if not (isinstance(error, OSError) or hasattr(error, "error_code")):  # TensorFlow's have one
+            if not (isinstance(error, (OSError, BenchError)) or hasattr(error, "error_code")):  # TensorFlow's have one
                 warn_of_exception()
                 to_do = "If there is space for it, report this with the traceback above"
             sentence = f"{what} could not be written to {path}: {reason}. {to_do}."

@@ -274,8 +274,9 @@ def checked(source: Photos, numbered: tf.data.Dataset) -> tf.data.Dataset:
     is_folder = isinstance(source, PhotoFolder)
 
     def safe_name(name: bytes) -> bytes:
-        unsafe = safe_files.printable(Path(os.fsdecode(name))) + "/unsafe"
-        return name if _is_safe(name, is_folder) else unsafe.encode()
+        if _is_safe(name, is_folder):
+            return name
+        return f"{safe_files.printable(Path(os.fsdecode(name)))}/unsafe".encode()
 
     def check(numbers: tf.Tensor, names: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         safe = tf.numpy_function(lambda own: np.array([*map(safe_name, own)], object), [names], tf.string)

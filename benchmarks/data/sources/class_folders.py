@@ -219,22 +219,24 @@ def what_is_there(root: Path, split: str, endings: tuple[str, ...]) -> str:
     for folder in folders:
         if any(name.lower().endswith(endings) for name in os.listdir(folder)):
             return f"the photos of {folder} are in one folder. {labels_needed(split)}"
-    photo = _first_photo_below(folders[-1], endings)
+    example = _file_below(folders[-1], endings)
     names = sorted(name for name in os.listdir(folders[-1]) if name[0] != ".")
-    found = f"photos in other places, such as {photo}" if photo else some(names) or "nothing"
+    below = f", with files such as {example}" if example and example.parent != folders[-1] else ""
     return (
-        f"{folders[-1]} holds {found}. Name the folder of shards called like {split}-00000-of-00008, or that has one "
-        "folder for each class, with its photos in it, or that has these folders in one named "
-        f"{' or '.join(FOLDERS_OF[split])}. 'run_bench.py data convert' takes tar archives, and photos of other "
-        "formats than JPEG and PNG; of Parquet, HDF5, LMDB and the like, write the photos as files first "
-        "(docs/howto/real-data.md)."
+        f"{folders[-1]} holds {some(names) or 'nothing'}{below}. Name the folder of shards called like "
+        f"{split}-00000-of-00008, or that has one folder for each class, with its photos in it, or that has these "
+        f"folders in one named {' or '.join(FOLDERS_OF[split])}. 'run_bench.py data convert' takes tar archives, and "
+        "photos in JPEG, PNG, GIF, BMP, WebP and TIFF; write those in other formats, such as HEIC, Parquet, HDF5 and "
+        "LMDB, as such files first (docs/howto/real-data.md)."
     )
 
 
-def _first_photo_below(root: Path, endings: tuple[str, ...]) -> Path | None:
+def _file_below(root: Path, endings: tuple[str, ...]) -> Path | None:
+    """Returns the first photo somewhere below a folder, or if there is none, the first other file."""
     walked = itertools.islice(os.walk(root), _FOLDERS_SEARCHED)
-    files = (Path(folder) / name for folder, _, names in walked for name in names)
-    return next((file for file in files if file.name.lower().endswith(endings)), None)
+    files = (Path(folder) / name for folder, _, names in walked for name in sorted(names) if name[0] != ".")
+    first = next(files, None)
+    return next((file for file in files if file.name.lower().endswith(endings)), first)
 
 
 def labels_needed(split: str) -> str:

@@ -215,7 +215,10 @@ def _opened(file: Path, what: str) -> Iterator[tarfile.TarFile]:
         with _Archive(open_file(file).detach()) as opened, tarfile.open(fileobj=opened, mode="r:") as archive:
             yield archive
     except UNREADABLE as error:
-        raise DataError(f"{file} is no {what} ({error}): name its folder, unpack it, or copy it again.") from error
+        raise DataError(
+            f"{file} is no {what} ({error}): unpack it, copy it again, or write its photos as files, in a folder for "
+            "each class."
+        ) from error
 
 
 def _members(archive: tarfile.TarFile, file: Path, offset: int, label: int, class_name: str) -> Iterator[Photo]:

@@ -176,6 +176,23 @@ def test_a_checkpoint_that_cannot_be_saved_leaves_the_record(
     assert record["derived"]["images_per_sec"] > 0
 
 
+def test_a_later_checkpoint_makes_up_for_one_that_could_not_be_saved(
+    run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move, errors = checkpoint_files._move, [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))]
+
+    def fail_once(*paths: Any) -> None:
+        if errors:
+            raise errors.pop()
+        move(*paths)
+
+    monkeypatch.setattr(checkpoint_files, "_move", fail_once)
+    finished = run_bench(*SMALL, "--num_batches=2", "--train_dir=ck", "--save_model_steps=1")
+    assert "The last checkpoint could not be written to ck" in finished.stderr
+    (record,) = records()
+    assert (finished.status, record["status"], record["reason"]) == (0, "ok", "")
+
+
 def test_a_disk_without_room_for_a_checkpoint_is_named_before_training(
     run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:

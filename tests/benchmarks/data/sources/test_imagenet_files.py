@@ -357,9 +357,9 @@ BY_CLASS = "Name the folder of shards called like train-00000-of-00008, or that 
         (
             ["train/ants/0.webp", "train/bees/"],
             "train",
-            "/train holds ants, bees. .* convert' takes .* other formats than",
+            "/train holds ants, bees, with files such as .*/ants/0.webp. .* convert' takes .* WebP",
         ),
-        (["train/ants/0.jpg", "val/ants/0.webp"], "validation", "/val holds ants. .* other formats than JPEG"),
+        (["train/ants/0.jpg", "val/ants/0.webp"], "validation", "/val holds ants, with files such as .*/0.webp. "),
         (["skin_images_part_1/0.jpg", "skin_images_part_2/0.jpg"], "train", BY_CLASS),
         (["part1/0.jpg", "part2/0.jpg"], "train", BY_CLASS),
         (["train/a/0.jpg", "val/0.jpg"], "validation", "or LOC_val_solution.csv, from Kaggle. Move each photo"),
@@ -475,7 +475,7 @@ def test_a_png_is_read_as_pillow_reads_it(tmp_path: Path, mode: str) -> None:
 def test_the_search_for_photos_in_other_places_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The directory may be the root of a file system."""
     make_files(tmp_path, "a/b/c/d/0.jpg")
-    for most, words in ((100, "photos in other places, such as .*/c/d/0.jpg"), (3, " holds a. Name the folder")):
+    for most, words in ((100, "files such as .*/c/d/0.jpg"), (3, " holds a. Name the folder")):
         monkeypatch.setattr(class_folders, "_FOLDERS_SEARCHED", most)
         with pytest.raises(DataError, match=words):
             imagenet_files.find_imagenet(str(tmp_path), "train")
@@ -522,7 +522,7 @@ def test_a_path_that_nobody_can_look_at_is_told(tmp_path: Path) -> None:
 def test_photos_in_other_places_are_named(tmp_path: Path, photos: list[str], root: str, split: str) -> None:
     make_files(tmp_path, *photos)
     named = {"train": "train or training", "validation": "validation or val or valid"}[split]
-    with pytest.raises(DataError, match=f"in other places, such as .*/1.jpg. Name the folder .* in one named {named}"):
+    with pytest.raises(DataError, match=f"with files such as .*/1.jpg. Name the folder .* in one named {named}"):
         imagenet_files.find_imagenet(str(tmp_path / root), split)
 
 

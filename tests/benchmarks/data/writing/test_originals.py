@@ -51,14 +51,17 @@ def _webdataset(ending: str) -> Callable[[Path], object]:
     ("make", "words"),
     [
         (lambda source: None, "does not exist: name a folder of class folders"),
-        (lambda source: source.write_bytes(b"no archive" * 200), "is no tar archive of tar archives"),
+        (
+            lambda source: source.write_bytes(b"no archive" * 200),
+            "is no tar archive of .* write its photos as files",
+        ),
         (Path.mkdir, "holds no folders of photos for each class, no tar archives .* holds nothing"),
-        (lambda source: make_files(source, "data.mdb"), "holds data.mdb. .* LMDB and the like, write the photos"),
+        (lambda source: make_files(source, "data.mdb"), "holds data.mdb. .* and LMDB, as such files first"),
         (lambda source: _tar(source, "all/rose/0.jpg"), "holds photos, such as all/rose/0.jpg.* Unpack it, and name"),
         (lambda source: _tar(source, "all/rose/0.jpg", mode="w:gz"), "is no tar archive of tar archives, .* unpack it"),
         (
             lambda source: make_files(source, "all/rose/0.jpg", "all.tgz"),
-            "holds photos in other places, such as .*/all/rose/0.jpg.*Name the folder",
+            "holds all, .*with files such as .*/all/rose/0.jpg.*Name the folder",
         ),
         (lambda source: _tars(source, "n1", "n1.part2"), "several archives of the class n1: keep one of each"),
         (
