@@ -189,4 +189,4 @@ class FileWork:
         if self._is_over or time.monotonic() >= self._give_up_at:
             raise CancelledError(f"{file} is left unfinished")
         if self._watchdog:
-            self._watchdog.expect(f"The work on files (the last with progress: {file})", _SILENT_SECONDS)
+            self._watchdog.expect(f"The work on {file} (the last file with progress)", _SILENT_SECONDS)

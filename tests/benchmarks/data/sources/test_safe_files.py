@@ -103,4 +103,4 @@ def test_progress_is_expected_until_the_work_ends(error: OSError | None) -> None
 
     with contextlib.suppress(OSError), work.on_all_cores(begin, [Path("photos/1.jpg")]) as results:
         list(results)
-    assert watchdog.expected == [("The work on files (the last with progress: photos/1.jpg)", 600), ("", 0)]
+    assert watchdog.expected == [("The work on photos/1.jpg (the last file with progress)", 600), ("", 0)]
