@@ -7,6 +7,7 @@ MOST_SECONDS = 10.0
 LONG_TESTS = {
     "tests/test_docs.py::test_the_generated_tables_of_a_page_are_up_to_date": "187 published rates are predicted twice",
     "tests/processes/test_clusters.py::test_the_guides_four_commands": "four tasks start TensorFlow at once",
+    "tests/verbs/test_pytorch.py::test_sixteen_bits_train_alike": "bf16 is slow on CPUs that hide AMX",
     "tests/verbs/test_run_ends.py::test_a_batch_that_does_not_fit_is_a_record": "TensorFlow waits 10 s for memory",
 }
 

@@ -98,7 +98,7 @@ def test_one_rank_is_one_process(environ: dict[str, str]) -> None:
         (open_mpi(1, 2), {"job_name": "ps"}, "--job_name=ps, and mpirun makes this process worker 1: leave"),
         (open_mpi(1, 2), {"worker_hosts": "a:1,b:1", "task_index": 0}, "--task_index=0, and mpirun makes this"),
         (open_mpi(1, 2), {"num_ps": 2}, "--num_ps=2 leaves no worker among 2 tasks: start more"),
-        (open_mpi(1, 10**12), {}, "name 1000000000000 tasks, and a run has at most 100000"),
+        (open_mpi(1, 10**12), {}, "name 1000000000000 tasks or hosts, and a run has at most 100000"),
         (open_mpi(1, 2), {"server_port": 65535}, "mpirun, worker 1: '127.0.0.1:65536' has port 65536"),
     ],
 )
