@@ -19,8 +19,8 @@ from typing import NamedTuple
 from results.gate.findings import Decision, Verdict
 from results.intervals import LARGEST_LOG, Interval, t_quantile, variance
 
-# The threshold of a quiet machine; on another, so many times its noise. A rate cannot drop by 100 %.
-QUIET_THRESHOLD, _NOISE_IN_THRESHOLD, _LARGEST_THRESHOLD = 0.05, 2, 0.9
+# The threshold of a quiet machine; on another, so many times its noise.
+QUIET_THRESHOLD, NOISE_IN_THRESHOLD = 0.05, 2
 # With fewer rounds, the noise is hardly known.
 FEWEST_ROUNDS = 3
 _BOUND_CONFIDENCE = 0.99
@@ -28,14 +28,6 @@ _INTERVAL_CONFIDENCE = 0.95
 _POWER = 0.95
 # A drop of exactly the threshold counts, and logarithms round.
 _ROUNDING = 1e-9
-
-
-def supported_threshold(noise: float) -> float:
-    """Returns the threshold, as a share, that noise allows: 5 %, or twice the noise if that is more.
-
-    `noise` is the standard deviation of the logarithm of a round's rate.
-    """
-    return min(max(QUIET_THRESHOLD, -math.expm1(-_NOISE_IN_THRESHOLD * noise)), _LARGEST_THRESHOLD)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import math
 import os
 import re
 import signal
@@ -175,7 +174,7 @@ def test_a_noisy_machine_has_a_threshold_of_its_own(ab: Ab, tmp_path: Path) -> N
     path = noise.path_of(tmp_path / "baselines", fake_run().identity.hardware_key)
     noise.save(path, {KEY: Noise(noise=0.06, low=0.04, high=0.1, rounds=10, title="trivial, on it")})
     found = ab(rate=92)
-    assert found.verdicts == ["unchanged"] and found.findings[0]["threshold"] == pytest.approx(1 - math.exp(-0.12))
+    assert found.verdicts == ["unchanged"] and found.findings[0]["threshold"] == pytest.approx(0.12)
     assert len(found.notes) == 1 and "trivial, on it: the threshold is 12.0 %" in found.notes[0]
     assert ab("--threshold=5", rate=92).verdicts == ["regressed"]
 
@@ -283,7 +282,7 @@ def test_noise_says_how_it_was_measured_and_counts_only_there(
     noise.save(path, {key: replace(stored, noise=0.1)})
     capsys.readouterr()
     (note,) = ab(interleave=True, models="mlp", rate=90).notes
-    assert ("the threshold is 18.1 %" if in_turn else "measured the noise of whole runs") in note
+    assert ("the threshold is 20.0 %" if in_turn else "measured the noise of whole runs") in note
 
 
 @dataclasses.dataclass(frozen=True)

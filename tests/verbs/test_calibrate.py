@@ -94,10 +94,10 @@ def test_noise_in_words() -> None:
     *_, advice = calibration.noise_lines(Noise(noise=0.02, low=0.01, high=0.04, rounds=5))
     assert "too few to be sure: increase --repeats" in advice
     lines = calibration.noise_lines(Noise(noise=0.08, low=0.05, high=0.1, rounds=5))
-    assert "threshold that this machine supports: 14.8 %" in lines[2] and "Noisy: look for other load" in lines[-1]
+    assert "threshold that this machine supports: 16.0 %" in lines[2] and "Noisy: look for other load" in lines[-1]
     words = calibration.noise_lines(Noise(noise=0.3, low=0.2, high=0.5, rounds=5))
-    assert any("a drop of 67.7 % is found in 95 % of the cases" in line for line in words)
-    words = calibration.noise_lines(Noise(noise=0.6, low=0.2, high=0.8, rounds=5))
+    assert any("a drop of 90.0 % is found in 95 % of the cases" in line for line in words)
+    words = calibration.noise_lines(Noise(noise=0.4, low=0.2, high=0.6, rounds=5))
     assert "  a drop of 100.0 % is not found reliably with 60 repeats" in words
 
 
