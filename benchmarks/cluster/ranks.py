@@ -94,6 +94,7 @@ def read_slurm(environ: Mapping[str, str]) -> Blocks:
             f"which {len(per_node)} have {sum(per_node)} tasks. Start all tasks with one srun, and in one component of "
             "the job."
         )
+    _require_possible(count)
     if rank is not None:
         places = [(node, position) for node, tasks in enumerate(per_node) for position in range(tasks)]
         _check_place(environ, rank, places[rank])
