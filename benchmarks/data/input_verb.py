@@ -75,13 +75,13 @@ def run_input(chosen: Config, seconds: float, command: Sequence[str]) -> ExitSta
             say(f"{workload.batch_per_device} images per batch, for {place.description}, {cores} cores\n")
         measured = input_stages.Measuring(
             source=source,
-            spec=run_graph.input_spec(workload, chosen.place, chosen.training.seed),
+            spec=run_graph.input_spec(chosen),
             options=data.input,
             num_devices=chosen.devices.num_devices,
             session_config=session_config,
             deadlines=deadlines,
         )
-        how = {"in_turn": not chosen.variables.modifiers.asynchronous, "pipelined": data.pipelined_input}
+        how = {"pipelined": data.pipelined_input}
         build = functools.partial(input_pipeline.build, model, measured.spec, place.towers, data.input, source, **how)
         with input_stages.probes(measured, build) as probes:
             rates = input_stages.measure(probes, rounds=_ROUNDS, seconds=seconds / _ROUNDS, deadlines=deadlines)
