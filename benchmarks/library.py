@@ -11,7 +11,7 @@ import math
 import threading
 
 from benchmarks.config.config import Config
-from benchmarks.console import progress, warn
+from benchmarks.console import warn
 from benchmarks.errors import UsageError
 from benchmarks.sweep.grid import Cell, require_own_tasks
 from benchmarks.sweep.isolated_run import CellRunner, new_session
@@ -53,11 +53,7 @@ def train(config: Config) -> Record:
     runner = CellRunner(output_dir=output.output_dir, provenance=session, timeout_seconds=math.inf, numbers=_numbers)
     what = in_few_words(config.to_dict())
     with _one_at_a_time:
-        progress.begin(f"running {what}", measured=True)
-        try:
-            record = runner.run_cell(cell)
-        finally:
-            progress.end()
+        record = runner.run_cell(cell, f"running {what}")
     for warning in record.warnings[len(config.notices) :]:
         warn(warning)
     if record.status is not Status.OK:

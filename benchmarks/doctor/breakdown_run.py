@@ -268,10 +268,7 @@ class _StageRunner:
         words = {**self._plan.common, **flags, "time_limit_seconds": f"{self._seconds:.0f}"}
         count_gpus = functools.partial(len, self.runner.provenance.inventory.gpus)
         (cell,) = grid.cells([{name: [value] for name, value in words.items()}], count_gpus)
-        progress.begin(f"{stage.part}: {stage.what}", measured=True)
-        record = self.runner.run_cell(cell) if cell.runs else self.runner.refuse(cell)
-        progress.end()
-        return record
+        return self.runner.run_cell(cell, f"{stage.part}: {stage.what}") if cell.runs else self.runner.refuse(cell)
 
     def _run_again(self) -> None:
         """Runs the stages of the model once more while time is left: that shows by how much processes differ."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.config.run_flags import DEFAULTS, RUN_FLAGS
 from benchmarks.config.verb import Verb
-from benchmarks.console import in_words, progress, say, warn
+from benchmarks.console import in_words, say, warn
 from benchmarks.errors import ExitStatus
 from benchmarks.machine import hardware
 from benchmarks.machine.provenance import Provenance
@@ -157,10 +157,7 @@ def _run_all(
             warn(f"--budget_seconds={limit:g} is over: {len(missing) - len(records)} runs are left for --resume.")
             break
         what = f"[{number}/{len(missing)}] {differing[cell] if len(differing) > 1 else what_is_run(cell)}"
-        # Nothing is drawn while a run measures: it must not share its cores with a bar.
-        progress.begin(f"{what}, {left()} left", measured=True)
-        record = runner.run_cell(cell)
-        progress.end()
+        record = runner.run_cell(cell, f"{what}, {left()} left")
         records.append(record)
         rate = record.derived.images_per_sec
         result = f"{rate:.2f} images/sec" if rate is not None else f"{record.status}: {record.reason}"

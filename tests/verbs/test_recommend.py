@@ -73,7 +73,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     made = Runs(_rate)
-    monkeypatch.setattr(isolated_run.CellRunner, "run_cell", lambda runner, cell: made.run(runner, cell))
+    monkeypatch.setattr(isolated_run.CellRunner, "run_cell", lambda runner, cell, what: made.run(runner, cell))
     monkeypatch.setattr(computing, "has_instructions", lambda *_: False)
     return made
 
