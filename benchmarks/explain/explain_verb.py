@@ -19,14 +19,15 @@ from benchmarks.console import say, warn
 from benchmarks.devices import options
 from benchmarks.devices.start_tensorflow import start
 from benchmarks.errors import ExitStatus, UsageError, did_you_mean
-from benchmarks.explain import data_flow, model_table
+from benchmarks.explain import model_table
 from benchmarks.explain.known_gpus import find_gpu
-from benchmarks.explain.step_balance import RATE_FLAGS, known_rates
+from benchmarks.explain.step_balance import RATE_FLAGS, Rates, known_rates
 from benchmarks.machine import hardware
 from benchmarks.machine.hardware import Inventory
 from benchmarks.measure.display import Display
 from benchmarks.option import Flag
 from benchmarks.process.deadlines import Deadlines
+from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.process.watchdog import watched
 from benchmarks.run import cluster_launch
 from benchmarks.run.run_record import empty_log
@@ -74,8 +75,15 @@ def _explain(given: Parsed, command: Sequence[str]) -> ExitStatus:
     if values["print_config"]:
         say(json.dumps(config.to_dict(), indent=2))
         return ExitStatus.OK
-    data_flow.show_data_flow(config, known_rates(values, config.devices, config.computing.precision))
+    _show_data_flow(config, known_rates(values, config.devices, config.computing.precision))
     return ExitStatus.OK
+
+
+def _show_data_flow(config: Config, rates: Rates) -> None:
+    start(Runtime())
+    from benchmarks.explain import data_flow
+
+    data_flow.show_data_flow(config, rates)
 
 
 def _assumed_machine(values: Mapping[str, Any]) -> Inventory | None:
