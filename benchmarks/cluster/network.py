@@ -190,8 +190,7 @@ def show(output_format: str, cluster: Cluster, members: Sequence[Mapping[str, An
         return
     say(f"All {len(members)} tasks answer, with the same TensorFlow:\n")
     rows = [tuple(map(str, member.values())) for member in members]
-    for line in Table(("task", "address", *_TOLD), rows, ("pid",)).text(rule=False):
-        say(line)
+    say(*Table(("task", "address", *_TOLD), rows, ("pid",)).text(rule=False))
     if not is_leader:
         say(f"\n{cluster.leader} measures the links between tasks and prints them.")
         return

@@ -45,8 +45,8 @@ def run_devices(values: Mapping[str, Any]) -> ExitStatus:
             raise
         tasks = None
         warn(f"No tasks of a cluster are shown. {error}")
-    for notice in tasks.notices if tasks else ():
-        warn(notice)
+    if tasks:
+        warn(*tasks.notices)
     topology, host, software = gpu_topology.read_gpu_links(), hardware.describe_host(), describe_software()
     build = _tensorflow_build(topology) if values["tensorflow"] is not False and software["tensorflow_version"] else {}
     if values["output_format"] == "json":

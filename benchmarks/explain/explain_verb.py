@@ -75,6 +75,7 @@ def _explain(given: Parsed, command: Sequence[str]) -> ExitStatus:
     if values["print_config"]:
         say(json.dumps(config.to_dict(), indent=2))
         return ExitStatus.OK
+    warn(*config.notices)
     _show_data_flow(config, known_rates(values, config.devices, config.computing.precision))
     return ExitStatus.OK
 
@@ -187,8 +188,7 @@ def show_placement(config: Config) -> None:
     Raises:
         BenchError: the steps cannot be taken.
     """
-    for notice in config.notices:
-        warn(notice)
+    warn(*config.notices)
     # Asynchronous workers take turns as they like: so many steps of the fastest one are a step of all.
     length = Length(num_batches=config.processes.num_workers, num_warmup_batches=0)
     config = dataclasses.replace(config, length=length)

@@ -172,8 +172,7 @@ class ReductionReport:
             say(*self._winner_lines())
             if self._all_saved:
                 say(f"records: {self._store.jsonl_path} and {self._store.csv_path}")
-        for sentence in self._warnings[max(self._warnings)]:
-            warn(sentence)
+        warn(*self._warnings[max(self._warnings)])
         if self._failed:
             warn(f"Failed or wrong on these devices: {counted(self._failed, 'reduction')}. See the rows.")
         is_complete = self._leads and self._all_saved and not self._failed

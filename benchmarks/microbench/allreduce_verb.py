@@ -133,6 +133,7 @@ def run_allreduce(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
         UsageError: devices are missing, or results cannot be written.
     """
     chosen = plan.chosen
+    warn(*chosen.notices)
     with watched() as watchdog:
         deadlines = Deadlines(watchdog, chosen.processes.step_timeout_seconds)
         deadlines.opening("Opening the results directory")

@@ -55,8 +55,7 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     Raises:
         UsageError: something requested is missing; then there is no record.
     """
-    for notice in config.notices:
-        warn(notice)
+    warn(*config.notices)
     cluster = config.processes.cluster
     provenance = of_this_run(
         command,
@@ -186,8 +185,7 @@ class _Run:
         """Prints the result, and returns the status of the process."""
         if self.record is not None:
             self.display.finish(self.record)
-            for warning in self.record.warnings[len(self.config.notices) :]:
-                warn(warning)
+            warn(*self.record.warnings[len(self.config.notices) :])
         if error is not None:
             warn(str(error))
         elif self.record is None and self.log.reports and (cluster := self.config.processes.cluster):

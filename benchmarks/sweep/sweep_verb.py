@@ -48,8 +48,7 @@ def run_sweep(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
 def _show(finished: Sequence[Record]) -> None:
     rows = summarize(finished)
     tables = side_tables.comparisons(rows)
-    for line in [*headline.lines(rows), *(line for table in tables for line in table.text()), "", verdict(rows)]:
-        say(line)
+    say(*headline.lines(rows), *(line for table in tables for line in table.text()), "", verdict(rows))
 
 
 def run_cells(
@@ -98,8 +97,7 @@ def run_cells(
             say("\n".join(record.to_json() for record in finished))
         else:
             show(finished)
-        for warning in warnings_of(finished):
-            warn(warning)
+        warn(*warnings_of(finished))
         if not as_json:
             say(f"\n{counted(len(finished), 'record')}: {store.jsonl_path} and {store.csv_path}")
         statuses = {record.status for record in finished}

@@ -55,6 +55,7 @@ def run_verify(config: Config, *, one_setting: bool = False, models: Sequence[Co
         UsageError: the devices are not there.
         ClusterError: tasks are missing, or one has gone.
     """
+    warn(*config.notices)
     with watched() as watchdog:
         deadlines = Deadlines(watchdog, config.processes.step_timeout_seconds)
         deadlines.importing()
