@@ -201,7 +201,7 @@ def show_placement(config: Config) -> None:
         deadlines.none()
         from benchmarks.run import cluster_run
 
-        cluster_run.carry_out(config, log, Display(), watchdog)
+        cluster_run.join_and_run(config, log, Display(), watchdog)
     if config.processes.leads:
         placement = log.placement_of_all()
         if config.output.output_format == "json":

@@ -51,7 +51,7 @@ def run_pytorch_loop(config: Config, log: RunLog, display: Display, team: Team) 
     """Trains `config` in PyTorch and fills `log`.
 
     Raises:
-        BenchError: as `benchmarks.run.train.carry_out`.
+        BenchError: as `benchmarks.run.train.run_loop`.
     """
     workload, limit_seconds = config.workload, config.processes.preparation_seconds
     uncompiled = [name for name in _NOT_COMPILING if os.environ.get(name, "0") != "0"]

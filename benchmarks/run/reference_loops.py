@@ -53,7 +53,7 @@ def run_reference_loop(config: Config, log: RunLog, display: Display, team: Team
     """Runs the reference loop of `config` and fills `log`; the eager runtime must not have started yet.
 
     Raises:
-        BenchError: as `benchmarks.run.train.carry_out`.
+        BenchError: as `benchmarks.run.train.run_loop`.
     """
     workload, training, variables = config.workload, config.training, config.variables
     team.expect("Building the model", config.processes.preparation_seconds)

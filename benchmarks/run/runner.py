@@ -143,7 +143,7 @@ class _Run:
 
             deadlines.none()
             log.started("TensorFlow")
-            cluster_run.carry_out(config, log, display, watchdog)
+            cluster_run.join_and_run(config, log, display, watchdog)
         except UsageError:
             raise
         except OutOfMemoryError as error:
