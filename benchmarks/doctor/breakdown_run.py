@@ -147,11 +147,8 @@ def _generate_images(data_name: str, directory: str) -> str:
     number = (f"--train_images={_FAKE_PHOTOS}",) if data_name == "imagenet" else ()
     progress.begin("making images to read", measured=True)
     words = [*PROGRAM, "data", f"make_{data_name}", directory, *number]
-    with tempfile.TemporaryFile() as output:
-        make = subprocesses.Command(words=words, stdout=output, stderr=output)
-        (ended,) = subprocesses.supervise(make, timeout_seconds=_STUCK_SECONDS)
-        output.seek(0)
-        lines = output.read().decode(errors="replace").strip().splitlines() or ["no message"]
+    ended, output = subprocesses.captured(words, _STUCK_SECONDS)
+    lines = output.decode(errors="replace").strip().splitlines() or ["no message"]
     return "" if ended.returncode == 0 else f"images could not be made: {lines[-1]}"
 
 
