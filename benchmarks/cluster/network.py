@@ -37,6 +37,20 @@ _SMALL_BYTES, _LARGE_BYTES = 2**20, 2**24
 _SLOW_SECONDS = 0.25
 _REPETITIONS = 5
 _TOO_LONG_SECONDS = 5.0
+# A link stands out if it has a smaller share of the usual rate, or takes so many times as long.
+_SLOW_SHARE = 0.5
+_LATE_FACTOR = 3.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """A pair of tasks: their round trip time, and the bandwidth from `first` to `second` and back."""
+
+    first: str
+    second: str
+    round_trip_seconds: float
+    there_bytes_per_second: float
+    back_bytes_per_second: float
 
 
 def take_part(
@@ -161,21 +175,6 @@ def session_config(tasks: set[Task]) -> tf.compat.v1.ConfigProto:
     config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
     config.device_filters.extend(sorted(task.device for task in tasks))
     return config
-
-
-_SLOW_SHARE = 0.5
-_LATE_FACTOR = 3.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Link:
-    """A pair of tasks: their round trip time, and the bandwidth from `first` to `second` and back."""
-
-    first: str
-    second: str
-    round_trip_seconds: float
-    there_bytes_per_second: float
-    back_bytes_per_second: float
 
 
 def show(output_format: str, cluster: Cluster, members: Sequence[Mapping[str, Any]], links: Iterable[Link]) -> None:

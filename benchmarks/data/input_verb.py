@@ -59,8 +59,7 @@ def run_input(chosen: Config, seconds: float, command: Sequence[str]) -> ExitSta
         provenance = of_this_run(command, on_gpus=chosen.devices.on_gpu, session_id=output.session_id)
         deadlines.opening(f"Opening --data_dir={data.data_dir}")
         existing_directory(data.data_name, data.data_dir)  # reported before the seconds of TensorFlow's import
-        deadlines.importing()
-        place, session_config = start(chosen.runtime)
+        place, session_config = start(chosen.runtime, deadlines)
     from benchmarks.data.pipeline import input_pipeline, input_stages
     from benchmarks.graph import run_graph
 

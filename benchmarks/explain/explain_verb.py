@@ -195,10 +195,7 @@ def show_placement(config: Config) -> None:
     log = empty_log(config)
     log.traced_always = True
     with watched() as watchdog:
-        deadlines = Deadlines(watchdog, config.processes.step_timeout_seconds)
-        deadlines.importing()
-        start(config.runtime)
-        deadlines.none()
+        start(config.runtime, Deadlines(watchdog))
         from benchmarks.run import cluster_run
 
         cluster_run.join_and_run(config, log, Display(), watchdog)

@@ -140,8 +140,7 @@ def run_allreduce(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
         store = open_store(chosen.output.output_dir)
         deadlines.opening("Looking at this machine")
         provenance = of_this_run(command, on_gpus=chosen.devices.on_gpu)
-        deadlines.importing()
-        _, session_config = start(chosen.runtime)
+        _, session_config = start(chosen.runtime, deadlines)
     from benchmarks.devices import device_plan
     from benchmarks.microbench import allreduce
 

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from benchmarks.config.config import Config
 from benchmarks.console import warn, warn_of_exception
 from benchmarks.data.sources.data_sets import existing_directory
-from benchmarks.devices.options import Devices
 from benchmarks.errors import (
     BenchError,
     ExitStatus,
@@ -35,6 +34,7 @@ from benchmarks.measure.display import Display
 from benchmarks.measure.run_log import RunLog
 from benchmarks.process import sentinel, signals, tensorflow_setup
 from benchmarks.process.deadlines import Deadlines
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.process.watchdog import SHOW_SECONDS, Watchdog, ended_after, watched
 from benchmarks.record_files import open_store, save
 from benchmarks.run import run_record

@@ -57,10 +57,7 @@ def run_verify(config: Config, *, one_setting: bool = False, models: Sequence[Co
     """
     warn(*config.notices)
     with watched() as watchdog:
-        deadlines = Deadlines(watchdog, config.processes.step_timeout_seconds)
-        deadlines.importing()
-        plan, _ = start(config.runtime)
-        deadlines.none()
+        plan, _ = start(config.runtime, Deadlines(watchdog))
         from benchmarks.cluster.member import Alone
         from benchmarks.verify import cases, comparisons
 

@@ -116,9 +116,7 @@ def test_a_command_in_a_flagfile_may_have_flags_of_its_own(tmp_path: Path) -> No
     ],
 )
 def test_a_word_with_two_flags_is_refused(words: list[str]) -> None:
-    with pytest.raises(
-        UsageError, match="--model=vgg16' has several flags, or a flag and a comment: quote each"
-    ):
+    with pytest.raises(UsageError, match="--model=vgg16' has several flags, or a flag and a comment: quote each"):
         flag.parse(words, run_flags.RUN_FLAGS)
 
 
