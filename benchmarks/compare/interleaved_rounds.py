@@ -207,11 +207,12 @@ def run_rounds(
         left = "" if rest is None else f", {in_words(rest)} left at most"
         order = (BASE, CANDIDATE) if number % 2 == 0 else (CANDIDATE, BASE)
         for configuration in [each for each in configurations if not each.is_over]:
-            cell, what = configuration.cell, f"repeat {number + 1} of at most {plan.max_repeats}, {configuration.what}"
+            cell, which = configuration.cell, f"repeat {number + 1} of at most {plan.max_repeats}"
             how = {"interleaved": cell in interleaved, "repeat_failures": True}
-            pair = runner.run_pair(cell, order, f"{what}{left}", **how)
+            pair = runner.run_pair(cell, order, f"{which}, {configuration.what}{left}", **how)
             _refuse_unlike_hardware(pair)
-            warn(f"{what}: {configuration.take(pair)}")
+            words = configuration.take(pair)
+            warn(f"{which}, {configuration.what}: {words}")
     return [*notes, *runner.notes]
 
 

@@ -25,7 +25,7 @@ from benchmarks.machine.provenance import describe_software
 from benchmarks.option import Flag, only
 from benchmarks.process import tensorflow_setup
 from benchmarks.process.tensorflow_setup import Devices, Runtime
-from benchmarks.training.computing import other_onednn_mode
+from benchmarks.training.computing import onednn_mode
 from results.text import Table, counted, fact_lines
 
 _GIB = 2**30
@@ -83,8 +83,7 @@ def _tensorflow_build(topology: Inventory) -> dict[str, Any]:
         **{name: info.get(name) for name in ("is_cuda_build", "cuda_version", "cudnn_version")},
         "git_version": tf.version.GIT_VERSION,
         "gpus_found": len(tf.config.list_physical_devices("GPU")),
-        # The mode that TensorFlow does not choose is known where its own choice is.
-        "onednn": {"on": "off", "off": "on", None: None}[other_onednn_mode(os.environ)],
+        "onednn": onednn_mode(os.environ),
     }
 
 

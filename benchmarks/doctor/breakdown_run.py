@@ -87,7 +87,7 @@ def breakdown_setting(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
         photos=spec.data_name == "imagenet",
         has_bf16=chosen.devices.on_gpu or computing.has_instructions("bf16"),
         as_matmul=computing.as_matmul_of(spec),
-        other_onednn=None if chosen.devices.onednn else computing.other_onednn_mode(os.environ),
+        lacks_onednn=chosen.devices.onednn is None and computing.onednn_mode(os.environ) == "off",
         data_dir=chosen.data.data_dir,
     )
     return chosen, BreakdownPlan(
