@@ -60,9 +60,10 @@ def _stderr() -> TextIO | None:
     return _moved_stderr or sys.stderr
 
 
-def warn(sentence: str) -> None:
-    """Prints a sentence for the user on stderr. Never raises."""
-    log(f"run_bench: {_harmless(sentence)}")
+def warn(*sentences: str) -> None:
+    """Prints sentences for the user on stderr. Never raises."""
+    for sentence in sentences:
+        log(f"run_bench: {_harmless(sentence)}")
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import math
 import threading
 
 from benchmarks.config.config import Config
-from benchmarks.console import progress, warn
+from benchmarks.console import warn
 from benchmarks.errors import UsageError
 from benchmarks.sweep.grid import Cell, require_own_tasks
 from benchmarks.sweep.isolated_run import CellRunner, new_session
@@ -46,20 +46,14 @@ def train(config: Config) -> Record:
     cell = Cell(tuple(word for word in config.command if not word.startswith(_OWN_FLAGS)), config)
     require_own_tasks(cell)
     tracker_list.require(config.output.trackers)
-    for notice in config.notices:
-        warn(notice)
+    warn(*config.notices)
     output = config.output
     session = new_session(cell.arguments, on_gpus=config.devices.on_gpu, session_id=output.session_id)
     runner = CellRunner(output_dir=output.output_dir, provenance=session, timeout_seconds=math.inf, numbers=_numbers)
     what = in_few_words(config.to_dict())
     with _one_at_a_time:
-        progress.begin(f"running {what}", measured=True)
-        try:
-            record = runner.run_cell(cell)
-        finally:
-            progress.end()
-    for warning in record.warnings[len(config.notices) :]:
-        warn(warning)
+        record = runner.run_cell(cell, f"running {what}")
+    warn(*record.warnings[len(config.notices) :])
     if record.status is not Status.OK:
         warn(f"{what}: {record.status}: {record.reason}")
     return record

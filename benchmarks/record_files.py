@@ -36,8 +36,7 @@ def load(files: Sequence[Path], where: str | None = None, advice: str = _ADVICE)
         loaded = loading.load(*files)
     except OSError as error:
         raise DataError(f"{error.filename}: {error.strerror}. {advice}") from error
-    for problem in loaded.problems:
-        warn(problem)
+    warn(*loaded.problems)
     if not where or not loaded.records:
         return loaded.records
     from results.exchange.frame import FilterError, Results  # with pandas, which takes its time
@@ -98,6 +97,5 @@ def save(store: Store, *records: Record) -> tuple[Sequence[Record], bool]:
         for record in records:
             log(record.to_json())
         return records, False
-    for problem in problems:
-        warn(problem)
+    warn(*problems)
     return records, True

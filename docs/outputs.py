@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import socket
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.errors import ExitStatus
+from tools.mutation import copy_tree
 
 ROOT = Path(__file__).resolve().parent.parent
 _MARKED = re.compile(r"(<!-- output of: (?P<command>.+?) -->\n)(?P<block>.*?)(<!-- end -->)", re.DOTALL)
@@ -71,10 +71,7 @@ def fresh(page: str) -> str:
 
 
 def _copy_checkout(copy: Path) -> None:
-    listed = _run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], ROOT).split("\0")
-    for name in (name for name in listed if (ROOT / name).is_file()):
-        (copy / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, copy / name)
+    copy_tree(copy)
     identity = ("-c", "user.name=docs", "-c", "user.email=docs@localhost")
     for words in (["init", "--quiet"], ["add", "--all"], [*identity, "commit", "--quiet", "--message=checkout"]):
         _run(["git", *words], copy)

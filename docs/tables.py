@@ -217,12 +217,7 @@ def reached() -> str:
 
 def judged() -> str:
     """Returns how far predictions are from published rates. Imports TensorFlow."""
-    rows = judge.judge()
-    tables = {
-        "Errors, in %": judge.summary_table(rows),
-        "Missed by more than 10 %, or outside the interval": judge.misses_table(rows),
-        "Targets": judge.targets_table(judge.targets(rows)),
-    }
+    tables = judge.tables(judge.judge())
     return "\n\n".join("\n".join([f"### {title}", "", *table.markdown()]) for title, table in tables.items())
 
 

@@ -25,8 +25,8 @@ DATA = (
 )
 # The precision, and what follows from it by default.
 PRECISION = ("precision", "loss_scaling", "data_format")
-# Reference loops, by `variable_update`: they are not compared as variable managers.
-REFERENCE_LOOPS = {
+# What reports call reference loops, by `variable_update`: they are not compared as variable managers.
+LOOP_NAMES = {
     "keras_fit": "Keras' fit",
     "mirrored_strategy": "MirroredStrategy",
     "pytorch": "PyTorch",
@@ -83,7 +83,7 @@ class Row:
     @property
     def loop(self) -> str:
         """Returns what takes the steps if it is a reference loop; empty for a variable manager."""
-        return REFERENCE_LOOPS.get(str(self.config.get("variable_update")), "")
+        return LOOP_NAMES.get(str(self.config.get("variable_update")), "")
 
     @property
     def devices(self) -> int:

@@ -235,13 +235,13 @@ def train_here() -> Callable[..., RunLog]:
     from benchmarks.cluster.member import Alone
     from benchmarks.measure.display import Display
     from benchmarks.measure.run_log import RunLog
-    from benchmarks.run.train import carry_out
+    from benchmarks.run.train import run_loop
     from tests.support.settings import resolve
 
     def train(*words: str) -> RunLog:
         chosen = resolve(*words)
         log = RunLog(images_per_step=chosen.batch_global, towers=chosen.devices.num_devices)
-        carry_out(chosen, log, Display(), Alone())
+        run_loop(chosen, log, Display(), Alone())
         return log
 
     return train

@@ -23,7 +23,7 @@ from benchmarks.data import input_verb
 from benchmarks.devices import devices_verb
 from benchmarks.doctor import doctor_verb
 from benchmarks.errors import BenchError, ExitStatus
-from benchmarks.explain import data_flow, explain_verb, model_table
+from benchmarks.explain import explain_verb, model_table
 from benchmarks.machine import hardware
 from benchmarks.microbench import allreduce_verb
 from benchmarks.option import Groups
@@ -95,7 +95,6 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         export_model_verb: "run_export",
         allreduce_verb: "run_allreduce",
         input_verb: "run_input",
-        data_flow: "show_data_flow",
         model_table: "show_models",
         devices_verb: "run_devices",
         explain_verb: "show_placement",
@@ -103,6 +102,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for module, job in jobs.items():
         monkeypatch.setattr(module, job, lambda *_, **__: ExitStatus.OK)
     monkeypatch.setattr(calibration, "run_calibrate", lambda *_, **__: ExitStatus.OK)
+    monkeypatch.setattr(explain_verb, "_show_data_flow", lambda *_: None)
     monkeypatch.setattr(
         batch_size, "resolve_batch_size", lambda values, *_: config.resolve({**values, "batch_size": 1}, int)
     )

@@ -204,10 +204,9 @@ def build_evaluator(
     """
     workload, data = config.workload, config.data
     assert data.input is not None and data.data_dir is not None, "the configuration requires images"
-    batch_per_device = config.evaluation.eval_batch_size
     images = input_pipeline.build(
         specs.find_model(workload.model),
-        run_graph.input_spec(workload, config.place, config.training.seed, batch_per_device),
+        run_graph.input_spec(config, config.evaluation.eval_batch_size),
         devices.towers,
         of_validation(data.input),
         input_pipeline.find_source(data.data_name, data.data_dir, "validation"),

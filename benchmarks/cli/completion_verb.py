@@ -85,8 +85,7 @@ SHELLS: Mapping[str, str] = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
 def _print(*lines: str) -> ExitStatus:
-    for line in lines:
-        say(line)
+    say(*lines)
     return ExitStatus.OK
 
 

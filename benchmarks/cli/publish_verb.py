@@ -84,8 +84,7 @@ def check(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
 def _print(checked: Checked) -> None:
     for sentence in checked.refusals:
         warn(f"refused: {sentence}")
-    for sentence in checked.warnings:
-        warn(sentence)
+    warn(*checked.warnings)
     for row in checked.rows if not checked.refusals else ():
         runs = counted(len(row.records), "run")
         say(f"{title(row)}: {row.measured.text()} images/s, {runs}: valid.")

@@ -73,8 +73,7 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     else:
         contents = Report(records, _tables(values["against"] or ""))
         if values["output"] is None:
-            for line in contents.lines:
-                say(line)
+            say(*contents.lines)
             for note in contents.notes:
                 (warn if note in contents.problems else say)(note)
         else:
@@ -101,10 +100,8 @@ def _write(contents: Report, sources: Sequence[str], output: Path) -> None:
         from results.report import write  # with matplotlib, which takes its time, and needs a temporary directory
     with writing(f"--output={output}", "directory that can be written"):
         write.write(contents, sources, output)
-    for line in contents.lines:
-        say(line)
-    for note in contents.notes[:_MOST_NOTES]:
-        warn(note)
+    say(*contents.lines)
+    warn(*contents.notes[:_MOST_NOTES])
     say(f"{counted(len(contents.records), 'record')}: {output / 'report.html'}, report.md, results.csv and plots/")
 
 
@@ -129,8 +126,7 @@ def _export(records: Sequence[Record], values: Mapping[str, Any], sources: Seque
             f"--output_format={name}: {error}. Run {sys.executable} -m pip install {error.name}."
         ) from error
     if values["output"] is None:
-        for line in str(content).split("\n")[:-1]:
-            say(line)
+        say(*str(content).split("\n")[:-1])
         return
     derived = [path.with_name("results.csv") for path in sources]  # whose rows are those of all records
     if any(path.resolve() == Path(values["output"]).resolve() for path in (*sources, *derived)):

@@ -17,6 +17,37 @@ from benchmarks.cluster.cluster_spec import Task
 from benchmarks.errors import ClusterError
 
 
+class Sign(enum.Enum):
+    """The outcome of a probe."""
+
+    ALIVE = "it answered"
+    BUSY = "it runs, but is too busy to answer"
+    REFUSED = "nothing listens there"
+    SILENT = "no answer came"
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """The answer to one probe.
+
+    Attributes:
+        sign: whether it answered.
+        reply: its answer: equal bytes come from the same process, other bytes from another one.
+        reason: why no answer came, if more is known.
+    """
+
+    sign: Sign
+    reply: bytes = b""
+    reason: str = ""
+
+
+_REFUSED = Answer(Sign.REFUSED)
+_TIMED_OUT = Answer(Sign.SILENT)
+_UNKNOWN = Answer(Sign.SILENT, reason="what listens there is no server of TensorFlow")
+# Probes the task at an address, within so many seconds.
+Probe = Callable[[str, float], Answer]
+
+
 class How(enum.Enum):
     """How a task was lost: what happened, what it means, and what to do."""
 
@@ -224,37 +255,6 @@ class Watcher:
             self._lost = lost
             self._over.set()
         self._on_lost(lost)
-
-
-class Sign(enum.Enum):
-    """The outcome of a probe."""
-
-    ALIVE = "it answered"
-    BUSY = "it runs, but is too busy to answer"
-    REFUSED = "nothing listens there"
-    SILENT = "no answer came"
-
-
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    """The answer to one probe.
-
-    Attributes:
-        sign: whether it answered.
-        reply: its answer: equal bytes come from the same process, other bytes from another one.
-        reason: why no answer came, if more is known.
-    """
-
-    sign: Sign
-    reply: bytes = b""
-    reason: str = ""
-
-
-_REFUSED = Answer(Sign.REFUSED)
-_TIMED_OUT = Answer(Sign.SILENT)
-_UNKNOWN = Answer(Sign.SILENT, reason="what listens there is no server of TensorFlow")
-# Probes the task at an address, within so many seconds.
-Probe = Callable[[str, float], Answer]
 
 
 class GrpcProbe:

@@ -37,6 +37,20 @@ _SMALL_BYTES, _LARGE_BYTES = 2**20, 2**24
 _SLOW_SECONDS = 0.25
 _REPETITIONS = 5
 _TOO_LONG_SECONDS = 5.0
+# A link stands out if it has a smaller share of the usual rate, or takes so many times as long.
+_SLOW_SHARE = 0.5
+_LATE_FACTOR = 3.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """A pair of tasks: their round trip time, and the bandwidth from `first` to `second` and back."""
+
+    first: str
+    second: str
+    round_trip_seconds: float
+    there_bytes_per_second: float
+    back_bytes_per_second: float
 
 
 def take_part(
@@ -163,21 +177,6 @@ def session_config(tasks: set[Task]) -> tf.compat.v1.ConfigProto:
     return config
 
 
-_SLOW_SHARE = 0.5
-_LATE_FACTOR = 3.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Link:
-    """A pair of tasks: their round trip time, and the bandwidth from `first` to `second` and back."""
-
-    first: str
-    second: str
-    round_trip_seconds: float
-    there_bytes_per_second: float
-    back_bytes_per_second: float
-
-
 def show(output_format: str, cluster: Cluster, members: Sequence[Mapping[str, Any]], links: Iterable[Link]) -> None:
     """Prints the tasks, and if this task is the leader, which measures, the links as they come; or one JSON object.
 
@@ -190,8 +189,7 @@ def show(output_format: str, cluster: Cluster, members: Sequence[Mapping[str, An
         return
     say(f"All {len(members)} tasks answer, with the same TensorFlow:\n")
     rows = [tuple(map(str, member.values())) for member in members]
-    for line in Table(("task", "address", *_TOLD), rows, ("pid",)).text(rule=False):
-        say(line)
+    say(*Table(("task", "address", *_TOLD), rows, ("pid",)).text(rule=False))
     if not is_leader:
         say(f"\n{cluster.leader} measures the links between tasks and prints them.")
         return

@@ -51,15 +51,13 @@ def run_server(values: Mapping[str, Any]) -> ExitStatus:
         ClusterError: the port is taken.
     """
     found, own, runtime = server_options(values, count_gpus)
-    for notice in found.notices:
-        warn(notice)
+    warn(*found.notices)
     _, options = start(runtime)
     from benchmarks.cluster import member
 
     raise_on_termination()
     server = member.start_server(found.hosts, own, options)
-    for line in task_table(tasks_of(found.hosts), own):
-        say(line)
+    say(*task_table(tasks_of(found.hosts), own))
     say(f"A client may open a session on {server.target.replace('localhost', '127.0.0.1')}; Ctrl-C ends the server.")
     warn("Any client that reaches this port can execute code here: docs/howto/several-hosts.md#security.")
     threading.Event().wait()

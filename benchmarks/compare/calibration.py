@@ -82,8 +82,8 @@ def _store_noise(plan: RoundsPlan, pairs: Sequence[Pair], title: str, *, as_text
         is_interleaved=first.is_interleaved,
     )
     path, keys = noise.path_of(plan.baselines_dir, first.identity.hardware_key), first.identity
-    for line in noise_lines(result) if as_text else ():
-        say(line)
+    if as_text:
+        say(*noise_lines(result))
     try:
         with _writing(plan):
             noise.save(path, {first.identity.config_key: result})

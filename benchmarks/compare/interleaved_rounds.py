@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.compare.builds import Build
-from benchmarks.console import in_words, progress, warn
+from benchmarks.console import in_words, warn
 from benchmarks.errors import UsageError
 from benchmarks.machine.provenance import Provenance
 from benchmarks.measure import interleaved_steps
@@ -193,8 +193,7 @@ def run_rounds(
         for configuration in configurations:
             cell = configuration.cell
             together = plan.interleave_steps and cell.config is not None and cell.config.can_interleave
-            progress.begin(f"warm-up, {what_is_run(cell)}", measured=True)
-            pair = warmup.run_pair(cell, (BASE, CANDIDATE), interleaved=together)
+            pair = warmup.run_pair(cell, (BASE, CANDIDATE), f"warm-up, {what_is_run(cell)}", interleaved=together)
             if not together or Status.SKIPPED in (pair.base.status, pair.candidate.status):
                 continue
             if why := _why_not_interleaved(pair):
@@ -208,13 +207,11 @@ def run_rounds(
         left = "" if rest is None else f", {in_words(rest)} left at most"
         order = (BASE, CANDIDATE) if number % 2 == 0 else (CANDIDATE, BASE)
         for configuration in [each for each in configurations if not each.is_over]:
-            cell = configuration.cell
-            which = f"repeat {number + 1} of at most {plan.max_repeats}"
-            progress.begin(f"{which}, {configuration.what}{left}", measured=True)
-            pair = runner.run_pair(cell, order, interleaved=cell in interleaved, repeat_failures=True)
+            cell, which = configuration.cell, f"repeat {number + 1} of at most {plan.max_repeats}"
+            how = {"interleaved": cell in interleaved, "repeat_failures": True}
+            pair = runner.run_pair(cell, order, f"{which}, {configuration.what}{left}", **how)
             _refuse_unlike_hardware(pair)
             words = configuration.take(pair)
-            progress.end()
             warn(f"{which}, {configuration.what}: {words}")
     return [*notes, *runner.notes]
 
@@ -261,23 +258,28 @@ class _PairRunner:
             for side, build in builds.items()
         }
 
-    def run_pair(self, cell: Cell, order: Sequence[str], *, interleaved: bool, repeat_failures: bool = False) -> Pair:
-        """Runs a cell once on each side: in that order, or with interleaved steps, of which the first side begins."""
+    def run_pair(
+        self, cell: Cell, order: Sequence[str], what: str, *, interleaved: bool, repeat_failures: bool = False
+    ) -> Pair:
+        """Runs a cell once on each side: in that order, or with interleaved steps, of which the first side begins.
+
+        `what` is shown meanwhile.
+        """
         records: dict[str, Record] = {}
         for sides in [order] if interleaved else [order[:1], order[1:]]:
-            ended = self._start(sides, cell)
+            ended = self._start(sides, cell, what)
             failed = [side for side in sides if rate(ended[side]) is None and ended[side].status is not Status.SKIPPED]
             if failed and repeat_failures:
                 for side in failed:
                     why = why_failed(ended[side])
                     self.notes.append(f"{what_is_run(cell)}: a run of the {side} failed, and was run again. {why}")
                     warn(self.notes[-1])
-                ended = self._start(sides, cell)
+                ended = self._start(sides, cell, what)
             records |= ended
         return Pair(**records)
 
-    def _start(self, sides: Sequence[str], cell: Cell) -> dict[str, Record]:
-        records = run_together([self._runners[side] for side in sides], [cell] * len(sides))
+    def _start(self, sides: Sequence[str], cell: Cell, what: str) -> dict[str, Record]:
+        records = run_together([self._runners[side] for side in sides], [cell] * len(sides), what)
         return dict(zip(sides, records, strict=True))
 
 

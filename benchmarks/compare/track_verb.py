@@ -81,8 +81,7 @@ def store(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     runs = record_files.load(files, values["where"])
     with writing(f"--baselines_dir={directory}", _FOLDER):
         added, present, refused = baselines.store_runs(Path(directory), runs)
-    for sentence in refused[:_MOST_REFUSALS]:
-        warn(sentence)
+    warn(*refused[:_MOST_REFUSALS])
     if len(refused) > _MOST_REFUSALS:
         warn(f"{len(refused) - _MOST_REFUSALS} more runs cannot be stored.")
     if not added and not present:

@@ -29,9 +29,7 @@ _OF_A_SHELL = re.compile(
 )
 # Also with the dashes of a web page, blanks of a line that was pasted, and `--name value` as a line of a file.
 _FLAG = re.compile(r"\s*[-\u2010-\u2015\u2212]{1,2}([A-Za-z][\w-]*)(?:\s*(=)\s*(.*)|\s+(\S.*)|\s*)", re.DOTALL)
-# A line of a file with more than one flag; the value of a flag such as --base_command may have flags of its own.
-_SEVERAL_FLAGS = re.compile(r"--?(?![\w-]*command)[A-Za-z].*\s--[A-Za-z]")
-_NEXT_FLAG = re.compile(r"\s--[A-Za-z]")
+_NEXT_FLAG = re.compile(r"[\s=]--[A-Za-z]")
 SHORT_FLAGS = {"m": "model", "b": "batch_size", "g": "num_gpus"}
 
 
@@ -84,8 +82,7 @@ def _meant(flag: Flag, value: Any) -> Any:
 
     Raises:
         UsageError: it is empty, as after a variable of a shell that is not set, and the flag is none of
-            tf_cnn_benchmarks, whose default may be an empty text; or it goes on with another flag, as where quotes,
-            or an item of a list in YAML, hold two; or it is a path that cannot be.
+            tf_cnn_benchmarks, whose default may be an empty text; or it is a path that cannot be.
     """
     if isinstance(value, str) and not value.strip():
         if flag.unset != "":
@@ -94,11 +91,6 @@ def _meant(flag: Flag, value: Any) -> Any:
         return None
     if flag.unset is not None and value == flag.unset:
         return None
-    if isinstance(value, str) and _NEXT_FLAG.search(value) and not flag.name.endswith("command"):
-        raise UsageError(
-            f"--{flag.name}='{shortened(value)}' is one word with another flag in it: quote each flag by itself, and "
-            "in a list, as of a container's arguments, make each an item of its own."
-        )
     return local_path(value, f"--{flag.name}: ", or_address=flag.addresses) if flag.path and value else value
 
 
@@ -221,11 +213,20 @@ def read_files(arguments: Sequence[str], inside: Sequence[str] = ()) -> list[str
     `inside` are such words that led to the arguments.
 
     Raises:
-        UsageError: there is no such file, it is no text, has several flags on a line, or names itself.
+        UsageError: there is no such file, it is no text, or names itself; or a word has several flags, as where quotes,
+            a line of a file, or an item of a list in YAML hold two.
     """
     words: list[str] = []
     following = iter(map(spelled, arguments))
     for word in following:
+        flag = word if word.startswith("-") or not words else words[-1]
+        # The value of a flag such as --base_command may have flags of its own.
+        if _NEXT_FLAG.search(word) and not flag.partition("=")[0].endswith("command"):
+            raise UsageError(
+                f"{f'{inside[-1]}: ' if inside else ''}'{shortened(word)}' has several flags, or a flag and a comment: "
+                "quote each flag by itself; in a list, as of a container's arguments, make each an item of its own, "
+                "and in a file write each on its own line."
+            )
         name, equals, value = word.partition("=")
         if name not in ("--flagfile", "--preset"):
             words.append(word)
@@ -251,13 +252,7 @@ def _lines(name: str, value: str) -> list[str]:
         if is_preset:
             instead = f"{did_you_mean(value, presets())} Presets: {', '.join(presets())}."
         raise UsageError(f"{name}={value} cannot be read: {reason}.{instead}") from error
-    lines = [line for line in lines if line and not line.startswith(("#", "//"))]
-    if several := next(filter(_SEVERAL_FLAGS.match, lines), ""):
-        raise UsageError(
-            f"{name}={value}: '{shortened(several)}' are several flags, or a flag and a comment: write each on its own "
-            "line."
-        )
-    return lines
+    return [line for line in lines if line and not line.startswith(("#", "//"))]
 
 
 def spelled(word: str) -> str:

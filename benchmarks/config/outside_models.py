@@ -256,13 +256,9 @@ def _probe(name: str, num_classes: int, directory: Path, python_path: str) -> Fa
         "PYTHONPATH": os.pathsep.join(filter(None, [root, python_path])),
         "PYTHONSAFEPATH": "1",
     }
-    with tempfile.TemporaryFile() as log:
-        command = subprocesses.Command(words=words, stdout=log, stderr=log, variables=variables, directory=directory)
-        progress.begin(f"building {name}, for at most {_LIMIT_SECONDS:g} s")
-        (ended,) = subprocesses.supervise(command, timeout_seconds=_LIMIT_SECONDS)
-        progress.end()
-        log.seek(0)
-        output = log.read()
+    progress.begin(f"building {name}, for at most {_LIMIT_SECONDS:g} s")
+    ended, output = subprocesses.captured(words, _LIMIT_SECONDS, variables=variables, directory=directory)
+    progress.end()
     answers: dict[str, Any] = {}
     with contextlib.suppress(ValueError):  # it died before it could answer
         _, answer, _ = output.rsplit(AROUND_ANSWER, 2)

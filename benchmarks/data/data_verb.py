@@ -47,13 +47,6 @@ _MAKING = (_TRAIN_IMAGES, _VALIDATION_IMAGES, _SEED, _OVERWRITE)
 _SHOWN = 100
 
 
-def _import_tensorflow(watchdog: Watchdog) -> None:
-    deadlines = Deadlines(watchdog)
-    deadlines.importing()
-    start(Runtime())
-    deadlines.none()
-
-
 def _directory(command: str, arguments: Sequence[str]) -> Path:
     if len(arguments) != 1:
         raise UsageError(f"data {command}: name one directory, not {len(arguments)}.")
@@ -85,7 +78,7 @@ def _flag(directory: Path) -> str:
 
 def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
     directory = _directory("make_imagenet", arguments)
-    _import_tensorflow(watchdog)
+    start(Runtime(), Deadlines(watchdog))
     from benchmarks.data.writing import fake_imagenet, photo_records
 
     per_shard = given["images_per_shard"]
@@ -150,7 +143,7 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watch
     if len(arguments) != 2:
         raise UsageError("data convert SRC DIR: name a source and one directory to write to.")
     path, directory = Path(arguments[0]), _directory("convert", arguments[1:])
-    _import_tensorflow(watchdog)
+    start(Runtime(), Deadlines(watchdog))
     from benchmarks.data.sources.imagenet_files import PhotoRecords
     from benchmarks.data.writing import convert, originals
     from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES
@@ -197,7 +190,7 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watch
 
 def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
     directory = str(_directory("check", arguments))
-    _import_tensorflow(watchdog)
+    start(Runtime(), Deadlines(watchdog))
     from benchmarks.data.pipeline import input_pipeline
     from benchmarks.data.sources import bad_records
     from benchmarks.data.sources.class_folders import PhotoFolder

@@ -7,13 +7,15 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from benchmarks.cluster import ranks
 from benchmarks.config import config
 from benchmarks.config.config import Config
 from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
-from benchmarks.console import say
+from benchmarks.console import say, warn
 from benchmarks.data.sources.data_sets import DATA_SETS, existing_directory
 from benchmarks.devices.start_tensorflow import start
 from benchmarks.errors import BenchError, ExitStatus, UsageError
@@ -24,9 +26,10 @@ from benchmarks.process.deadlines import Deadlines, recorded
 from benchmarks.process.signals import until_stopped
 from benchmarks.process.watchdog import watched
 from benchmarks.record_files import open_store, save
+from benchmarks.run.run_record import base_record
 from models import specs
 from results.input_bottleneck import advice, costs
-from results.measurement import Derived, Measurement, derive
+from results.measurement import Measurement, derive
 from results.record import Kind, Record, Status
 from results.text import Table
 
@@ -47,6 +50,7 @@ def run_input(chosen: Config, seconds: float, command: Sequence[str]) -> ExitSta
     workload, data, output = chosen.workload, chosen.data, chosen.output
     step_timeout_seconds, as_text = chosen.processes.step_timeout_seconds, output.output_format == "text"
     assert data.data_dir is not None and data.input is not None, "a data set has a directory and options"
+    warn(*chosen.notices)
     with watched() as watchdog:
         deadlines = Deadlines(watchdog, step_timeout_seconds)
         deadlines.opening("Opening the results directory")
@@ -55,8 +59,7 @@ def run_input(chosen: Config, seconds: float, command: Sequence[str]) -> ExitSta
         provenance = of_this_run(command, on_gpus=chosen.devices.on_gpu, session_id=output.session_id)
         deadlines.opening(f"Opening --data_dir={data.data_dir}")
         existing_directory(data.data_name, data.data_dir)  # reported before the seconds of TensorFlow's import
-        deadlines.importing()
-        place, session_config = start(chosen.runtime)
+        place, session_config = start(chosen.runtime, deadlines)
     from benchmarks.data.pipeline import input_pipeline, input_stages
     from benchmarks.graph import run_graph
 
@@ -75,13 +78,13 @@ def run_input(chosen: Config, seconds: float, command: Sequence[str]) -> ExitSta
             say(f"{workload.batch_per_device} images per batch, for {place.description}, {cores} cores\n")
         measured = input_stages.Measuring(
             source=source,
-            spec=run_graph.input_spec(workload, chosen.place, chosen.training.seed),
+            spec=run_graph.input_spec(chosen),
             options=data.input,
             num_devices=chosen.devices.num_devices,
             session_config=session_config,
             deadlines=deadlines,
         )
-        how = {"in_turn": not chosen.variables.modifiers.asynchronous, "pipelined": data.pipelined_input}
+        how = {"pipelined": data.pipelined_input}
         build = functools.partial(input_pipeline.build, model, measured.spec, place.towers, data.input, source, **how)
         with input_stages.probes(measured, build) as probes:
             rates = input_stages.measure(probes, rounds=_ROUNDS, seconds=seconds / _ROUNDS, deadlines=deadlines)
@@ -124,20 +127,11 @@ def _record(
     error: BenchError | None = None,
 ) -> Record:
     """Returns the record of a measurement, or of its failure."""
-    model, read = specs.find_model(chosen.workload.model), {"data_set": data_set} if data_set else {}
-    return Record(
-        identity=provenance.identity({**chosen.key_fields(), **read, "kind": Kind.INPUT}),
-        config={**chosen.to_dict(), **read},
-        config_not_in_key=chosen.fields_not_in_key(),
-        environment=provenance.environment,
-        model={"title": model.title, "image_size": model.image_size},
-        placement={},
-        measurement=measurement or Measurement(images_per_step=chosen.batch_global),
-        derived=derive(measurement, chosen.devices.num_devices) if measurement else Derived(),
-        status=error.record_status if error else Status.OK,
-        reason=str(error) if error else "",
-        kind=Kind.INPUT,
-    )
+    status, reason = (error.record_status, str(error)) if error else (Status.OK, "")
+    base = base_record(chosen, provenance, status, reason, data_set=data_set, kind=Kind.INPUT)
+    if measurement is None:
+        return base
+    return replace(base, measurement=measurement, derived=derive(measurement, chosen.devices.num_devices))
 
 
 def _show(measurement: Measurement, options: Mapping[str, Any]) -> None:
@@ -158,8 +152,7 @@ def _show(measurement: Measurement, options: Mapping[str, Any]) -> None:
         rows.append([cost.name, f"{rate:.0f}", interval, f"{rate / cores:.0f}", adds, share])
     if bare is not None:
         rows.append(["bare decode", f"{bare:.0f}", "", f"{bare / cores:.0f}", "", ""])
-    for line in Table(("pipeline up to", *numbers), rows, numbers).text(rule=False):
-        say(line)
+    say(*Table(("pipeline up to", *numbers), rows, numbers).text(rule=False))
     say("")
     if not all(cost.is_clear for cost in stage_costs):
         say("noise: the repeats do not separate this stage from the slowest before it (paired t test at 99 %).")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
@@ -125,16 +124,9 @@ def causes_of_missing_gpus(shown: Sequence[Gpu], *, is_cuda_build: bool) -> Iter
 
 def _reported() -> list[str]:
     """Returns the messages of TensorFlow while it looks for GPUs, in a process that shows all of them."""
-    with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as output:
-        command = subprocesses.Command(
-            words=(sys.executable, "-P", "-c", _LOOK),
-            stdout=output,
-            stderr=errors,
-            variables={"TF_CPP_MIN_LOG_LEVEL": "0"},
-        )
-        subprocesses.supervise(command, timeout_seconds=_LOOK_SECONDS)
-        errors.seek(0)
-        lines = errors.read().decode(errors="replace").rpartition("\0")[2].splitlines()
+    words, variables = (sys.executable, "-P", "-c", _LOOK), {"TF_CPP_MIN_LOG_LEVEL": "0"}
+    _, output = subprocesses.captured(words, _LOOK_SECONDS, variables=variables)
+    lines = output.decode(errors="replace").rpartition("\0")[2].splitlines()
     return [line.partition("] ")[2].rstrip(".") for line in lines if "] " in line]
 
 

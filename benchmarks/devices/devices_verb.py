@@ -25,7 +25,7 @@ from benchmarks.machine.provenance import describe_software
 from benchmarks.option import Flag, only
 from benchmarks.process import tensorflow_setup
 from benchmarks.process.tensorflow_setup import Devices, Runtime
-from benchmarks.training.computing import other_onednn_mode
+from benchmarks.training.computing import onednn_mode
 from results.text import Table, counted, fact_lines
 
 _GIB = 2**30
@@ -45,8 +45,8 @@ def run_devices(values: Mapping[str, Any]) -> ExitStatus:
             raise
         tasks = None
         warn(f"No tasks of a cluster are shown. {error}")
-    for notice in tasks.notices if tasks else ():
-        warn(notice)
+    if tasks:
+        warn(*tasks.notices)
     topology, host, software = gpu_topology.read_gpu_links(), hardware.describe_host(), describe_software()
     build = _tensorflow_build(topology) if values["tensorflow"] is not False and software["tensorflow_version"] else {}
     if values["output_format"] == "json":
@@ -83,8 +83,7 @@ def _tensorflow_build(topology: Inventory) -> dict[str, Any]:
         **{name: info.get(name) for name in ("is_cuda_build", "cuda_version", "cudnn_version")},
         "git_version": tf.version.GIT_VERSION,
         "gpus_found": len(tf.config.list_physical_devices("GPU")),
-        # The mode that TensorFlow does not choose is known where its own choice is.
-        "onednn": {"on": "off", "off": "on", None: None}[other_onednn_mode(os.environ)],
+        "onednn": onednn_mode(os.environ),
     }
 
 

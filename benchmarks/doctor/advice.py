@@ -37,7 +37,7 @@ _ADVICE: tuple[tuple[Part, Callable[[Setting], object] | None, str], ...] = (
         "Try --precision=bf16 (which changes the arithmetic: --check_precision reports how far losses move).",
     ),
     (Part.COMPUTE, lambda of: of.devices.on_gpu, "Try --xla."),
-    (Part.COMPUTE, lambda of: not of.devices.on_gpu and of.other_onednn == "on", "Try --onednn=on."),
+    (Part.COMPUTE, lambda of: not of.devices.on_gpu and of.lacks_onednn, "Try --onednn=on."),
     (Part.COMPUTE, lambda of: not of.devices.on_gpu and of.as_matmul, "Try {as_matmul}."),
     (Part.COMPUTE, None, "Try a --batch_size above {batch} if memory suffices."),
     (Part.COMPUTE, None, "{recommend} tries batch sizes and layouts."),

@@ -59,7 +59,7 @@ class Setting:
     photos: bool
     has_bf16: bool = True
     as_matmul: Sequence[str] = ()
-    other_onednn: str | None = None
+    lacks_onednn: bool = False
     data_dir: str | None = None
     attained: float | None = None
     disturbing: Sequence[str] = ()

@@ -87,7 +87,7 @@ def breakdown_setting(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
         photos=spec.data_name == "imagenet",
         has_bf16=chosen.devices.on_gpu or computing.has_instructions("bf16"),
         as_matmul=computing.as_matmul_of(spec),
-        other_onednn=None if chosen.devices.onednn else computing.other_onednn_mode(os.environ),
+        lacks_onednn=chosen.devices.onednn is None and computing.onednn_mode(os.environ) == "off",
         data_dir=chosen.data.data_dir,
     )
     return chosen, BreakdownPlan(
@@ -147,11 +147,8 @@ def _generate_images(data_name: str, directory: str) -> str:
     number = (f"--train_images={_FAKE_PHOTOS}",) if data_name == "imagenet" else ()
     progress.begin("making images to read", measured=True)
     words = [*PROGRAM, "data", f"make_{data_name}", directory, *number]
-    with tempfile.TemporaryFile() as output:
-        make = subprocesses.Command(words=words, stdout=output, stderr=output)
-        (ended,) = subprocesses.supervise(make, timeout_seconds=_STUCK_SECONDS)
-        output.seek(0)
-        lines = output.read().decode(errors="replace").strip().splitlines() or ["no message"]
+    ended, output = subprocesses.captured(words, _STUCK_SECONDS)
+    lines = output.decode(errors="replace").strip().splitlines() or ["no message"]
     return "" if ended.returncode == 0 else f"images could not be made: {lines[-1]}"
 
 
@@ -268,10 +265,7 @@ class _StageRunner:
         words = {**self._plan.common, **flags, "time_limit_seconds": f"{self._seconds:.0f}"}
         count_gpus = functools.partial(len, self.runner.provenance.inventory.gpus)
         (cell,) = grid.cells([{name: [value] for name, value in words.items()}], count_gpus)
-        progress.begin(f"{stage.part}: {stage.what}", measured=True)
-        record = self.runner.run_cell(cell) if cell.runs else self.runner.refuse(cell)
-        progress.end()
-        return record
+        return self.runner.run_cell(cell, f"{stage.part}: {stage.what}") if cell.runs else self.runner.refuse(cell)
 
     def _run_again(self) -> None:
         """Runs the stages of the model once more while time is left: that shows by how much processes differ."""

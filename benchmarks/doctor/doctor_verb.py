@@ -56,8 +56,7 @@ def run_doctor(chosen: Config, breakdown: BreakdownPlan | None, command: Sequenc
         UsageError: tasks differ in their addresses or software, or results of the breakdown cannot be saved.
         ClusterError: tasks are missing, or one has gone.
     """
-    for notice in chosen.notices:
-        warn(notice)
+    warn(*chosen.notices)
     cluster, output_format = chosen.processes.cluster, chosen.output.output_format
     if cluster is None:
         tensorflow_setup.prepare(chosen.runtime)

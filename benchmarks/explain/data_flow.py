@@ -1,4 +1,4 @@
-"""How data flows in a configuration, in words and bytes: where variables live, what is sent, and what limits a step."""
+"""How data flows in a configuration: where variables live, what is sent, what limits a step. Imports TensorFlow."""
 
 from __future__ import annotations
 
@@ -6,25 +6,24 @@ import contextlib
 import dataclasses
 import heapq
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from benchmarks.config.config import Config
 from benchmarks.config.variable_update import Pipelining, Variables
 from benchmarks.console import say
-from benchmarks.devices.start_tensorflow import start
 from benchmarks.errors import UsageError
 from benchmarks.explain.step_balance import UNKNOWN, Balance, Rates, how_to_measure
-from benchmarks.process.tensorflow_setup import Devices, Runtime
-from models import specs
+from benchmarks.graph.sent_bytes import manager_on_real_devices, sent_by_divided_layers, sent_in_one_process
+from benchmarks.process.tensorflow_setup import Devices
+from benchmarks.training import model_facts, model_parallel, pipeline
+from benchmarks.training.model_facts import ModelFacts
+from models import building, parts, specs
+from models.building import Model
 from results.text import amount, counted, fact_lines, in_bytes, rounded
+from variable_mgr import factory
+from variable_mgr.manager import VariableManager
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
 from variable_mgr.transfers import FLOAT32_BYTES, Transfer, busiest_server, by_link, total_bytes, weight_elements
-
-if TYPE_CHECKING:
-    from benchmarks.training.model_facts import ModelFacts
-    from models.building import Model
-    from variable_mgr.manager import VariableManager
 
 _MOST_LINKS = 16  # that are listed
 
@@ -37,25 +36,21 @@ def show_data_flow(config: Config, rates: Rates = UNKNOWN) -> None:
     """
     workload, devices, variables, cluster = config.workload, config.devices, config.variables, config.processes.cluster
     batch = workload.batch_per_device
-    start(Runtime())
-    from benchmarks.training import model_facts
-    from models import building
-
     spec = specs.find_model(workload.model)
     model = building.build(spec, data_format="NHWC", num_classes=workload.num_classes, seed=0)
-    parts, num_ps = f"{counted(devices.num_devices, 'tower')} of {batch}", config.processes.num_ps
+    each, num_ps = f"{counted(devices.num_devices, 'tower')} of {batch}", config.processes.num_ps
     if variables.pipeline:
         flow = _through_stages(variables.pipeline, config.place.towers, config.batch_global, model)
         stages, number = variables.pipeline.stages, variables.pipeline.micro_batches
-        parts = f"{counted(stages, 'stage')}, {number} micro-batches of {config.batch_global // number}"
+        each = f"{counted(stages, 'stage')}, {number} micro-batches of {config.batch_global // number}"
     elif cluster:
         flow = _between_processes(variables, config.place, model)
-        parts = f"{counted(cluster.num_workers, 'worker')} with {parts} each"
+        each = f"{counted(cluster.num_workers, 'worker')} with {each} each"
     else:
         flow = _between_devices(variables, devices, batch, model)
     explained, elements = flow.manager.explain(config.training.optimizer), weight_elements(model.variables)
     as_one = _arithmetic(variables.modifiers, config.towers_in_total, config.batch_global)
-    whole = f"{parts}: batch {config.batch_global}" + (f"; {counted(num_ps, 'parameter server')}" if num_ps else "")
+    whole = f"{each}: batch {config.batch_global}" + (f"; {counted(num_ps, 'parameter server')}" if num_ps else "")
     of_rates = {} if variables.pipeline else _of_rates(config, rates, model_facts.of(model, spec), flow)
     described = {
         "Configuration": f"{variables.variable_update}, {workload.model}, {whole}",
@@ -145,14 +140,12 @@ class _Flow:
 
 
 def _through_stages(pipelining: Pipelining, devices: Sequence[str], images: int, model: Model) -> _Flow:
-    from benchmarks.training import pipeline
-
-    parts = pipeline.plan(model, **vars(pipelining))
-    sent = in_bytes(total_bytes(parts.transfers(images)) or 0)
+    divided = pipeline.plan(model, **vars(pipelining))
+    sent = in_bytes(total_bytes(divided.transfers(images)) or 0)
     return _Flow(
-        parts.manager(devices),
+        divided.manager(devices),
         {
-            **pipeline.stage_facts(parts.facts(devices, images)),
+            **pipeline.stage_facts(divided.facts(devices, images)),
             "Sent per step": f"{sent}, half of it activations forward, half their gradients back",
         },
         None,
@@ -160,8 +153,6 @@ def _through_stages(pipelining: Pipelining, devices: Sequence[str], images: int,
 
 
 def _between_processes(variables: Variables, place: Place, model: Model) -> _Flow:
-    from variable_mgr import factory
-
     name, modifiers = variables.variable_update, variables.modifiers
     manager = factory.make(name, place, shared_devices=(place.host,), modifiers=modifiers)
     links = by_link(manager.transfers(model.variables))
@@ -174,10 +165,6 @@ def _between_devices(variables: Variables, devices: Devices, batch_per_device: i
     Raises:
         UsageError: the model's layers cannot be divided, and should be.
     """
-    from benchmarks.graph.sent_bytes import manager_on_real_devices, sent_by_divided_layers, sent_in_one_process
-    from benchmarks.training import model_parallel
-    from models import parts
-
     towers, is_divided = devices.num_devices, variables.modifiers.fc_model_parallel
 
     def sent_if(divided: bool) -> int | None:
@@ -213,7 +200,7 @@ def _division(without: int | None, divided: int | None, activations: float, batc
 
 def _bytes(sent: Sequence[Transfer], towers: int) -> dict[str, str]:
     """Returns what is sent, in words; a mean per tower, since not every algorithm loads towers evenly."""
-    parts = {
+    sorts = {
         "weights read": total_bytes(sent, "read"),
         "gradients": total_bytes(sent, "gradient"),
         "weights averaged": total_bytes(sent, "weight"),
@@ -221,7 +208,7 @@ def _bytes(sent: Sequence[Transfer], towers: int) -> dict[str, str]:
     }
     total = total_bytes(sent)
     known = "unknown" if total is None else f"{in_bytes(total)}, {in_bytes(total / towers)} per tower on average"
-    named = ", ".join(f"{name} {in_bytes(size)}" for name, size in parts.items() if size)
+    named = ", ".join(f"{name} {in_bytes(size)}" for name, size in sorts.items() if size)
     return {"Sent per step": known + (f" ({named})" if named else "")}
 
 

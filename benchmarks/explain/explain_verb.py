@@ -19,14 +19,15 @@ from benchmarks.console import say, warn
 from benchmarks.devices import options
 from benchmarks.devices.start_tensorflow import start
 from benchmarks.errors import ExitStatus, UsageError, did_you_mean
-from benchmarks.explain import data_flow, model_table
+from benchmarks.explain import model_table
 from benchmarks.explain.known_gpus import find_gpu
-from benchmarks.explain.step_balance import RATE_FLAGS, known_rates
+from benchmarks.explain.step_balance import RATE_FLAGS, Rates, known_rates
 from benchmarks.machine import hardware
 from benchmarks.machine.hardware import Inventory
 from benchmarks.measure.display import Display
 from benchmarks.option import Flag
 from benchmarks.process.deadlines import Deadlines
+from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.process.watchdog import watched
 from benchmarks.run import cluster_launch
 from benchmarks.run.run_record import empty_log
@@ -74,8 +75,16 @@ def _explain(given: Parsed, command: Sequence[str]) -> ExitStatus:
     if values["print_config"]:
         say(json.dumps(config.to_dict(), indent=2))
         return ExitStatus.OK
-    data_flow.show_data_flow(config, known_rates(values, config.devices, config.computing.precision))
+    warn(*config.notices)
+    _show_data_flow(config, known_rates(values, config.devices, config.computing.precision))
     return ExitStatus.OK
+
+
+def _show_data_flow(config: Config, rates: Rates) -> None:
+    start(Runtime())
+    from benchmarks.explain import data_flow
+
+    data_flow.show_data_flow(config, rates)
 
 
 def _assumed_machine(values: Mapping[str, Any]) -> Inventory | None:
@@ -179,21 +188,17 @@ def show_placement(config: Config) -> None:
     Raises:
         BenchError: the steps cannot be taken.
     """
-    for notice in config.notices:
-        warn(notice)
+    warn(*config.notices)
     # Asynchronous workers take turns as they like: so many steps of the fastest one are a step of all.
     length = Length(num_batches=config.processes.num_workers, num_warmup_batches=0)
     config = dataclasses.replace(config, length=length)
     log = empty_log(config)
     log.traced_always = True
     with watched() as watchdog:
-        deadlines = Deadlines(watchdog, config.processes.step_timeout_seconds)
-        deadlines.importing()
-        start(config.runtime)
-        deadlines.none()
+        start(config.runtime, Deadlines(watchdog))
         from benchmarks.run import cluster_run
 
-        cluster_run.carry_out(config, log, Display(), watchdog)
+        cluster_run.join_and_run(config, log, Display(), watchdog)
     if config.processes.leads:
         placement = log.placement_of_all()
         if config.output.output_format == "json":

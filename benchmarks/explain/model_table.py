@@ -57,8 +57,7 @@ def show_models(configs: Sequence[Config], rates: Rates) -> None:
             on = f"{counted(count, 'device')} ({devices.device}, {precision})"
             say(f"\nA step on {on} under {manager}{spec}, per device:")
             _say_balances(rows)
-    for sentence in how_to_measure(devices, balances, in_cluster=False):
-        warn(sentence)
+    warn(*how_to_measure(devices, balances, in_cluster=False))
 
 
 def _of_model(workload: Workload, facts: ModelFacts) -> dict[str, Any]:

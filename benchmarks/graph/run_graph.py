@@ -30,7 +30,7 @@ from models import building, parts, specs
 from models.convolutions import Kernels
 from variable_mgr import factory
 from variable_mgr.manager import VariableManager
-from variable_mgr.place import HOST, Place
+from variable_mgr.place import HOST
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,15 +68,10 @@ def build(config: Config, devices: DevicePlan, images_before: int = 0) -> RunGra
     workload, training, computing, variables = config.workload, config.training, config.computing, config.variables
     is_training = not workload.forward_only
     model = build_model(workload, training, computing, config.devices)
-    spec = input_spec(workload, config.place, training.seed, config.batch_global if variables.pipeline else 0)
-    tower_input = build_input(
-        workload,
-        config.data,
-        dataclasses.replace(spec, images_before=images_before),
-        devices.towers[:1] if variables.pipeline else devices.towers,
-        in_turn=not variables.modifiers.asynchronous,
-        timed=not training.deterministic,
-    )
+    spec = input_spec(config, config.batch_global if variables.pipeline else 0)
+    drawing = dataclasses.replace(spec, images_before=images_before)
+    drawn_by = devices.towers[:1] if variables.pipeline else devices.towers
+    tower_input = build_input(workload, config.data, drawing, drawn_by)
     of_input = len(tf.compat.v1.global_variables())
     trained, manager = divided(variables, model, devices)
     objective = objectives.Objective(
@@ -212,13 +207,7 @@ def _of_pipeline(
 
 
 def build_input(
-    workload: Workload,
-    data: Data,
-    spec: InputSpec,
-    tower_devices: Sequence[str],
-    *,
-    in_turn: bool = True,
-    timed: bool = True,
+    workload: Workload, data: Data, spec: InputSpec, tower_devices: Sequence[str]
 ) -> input_pipeline.RunInput:
     """Finds the data set of a run, if it reads one, and builds the towers' input in the default graph.
 
@@ -233,20 +222,13 @@ def build_input(
                 f"--data_dir={data.data_dir} has {source.count()} image(s), and each of {spec.workers} workers reads "
                 "others: use fewer workers, or more images."
             )
-    return input_pipeline.build(
-        specs.find_model(workload.model),
-        spec,
-        tower_devices,
-        data.input,
-        source,
-        in_turn=in_turn,
-        pipelined=data.pipelined_input,
-        timed=timed,
-    )
+    model = specs.find_model(workload.model)
+    return input_pipeline.build(model, spec, tower_devices, data.input, source, pipelined=data.pipelined_input)
 
 
-def input_spec(workload: Workload, place: Place, seed: int, batch_per_device: int = 0) -> InputSpec:
+def input_spec(config: Config, batch_per_device: int = 0) -> InputSpec:
     """Returns what the devices of a run need of their input; by default each gets a batch as configured."""
+    workload, place, training = config.workload, config.place, config.training
     model = specs.find_model(workload.model)
     return InputSpec(
         batch_per_device=batch_per_device or workload.batch_per_device,
@@ -254,9 +236,11 @@ def input_spec(workload: Workload, place: Place, seed: int, batch_per_device: in
         channels=model.channels,
         data_format=workload.data_format,
         num_classes=workload.num_classes,
-        seed=seed,
+        seed=training.seed,
         worker=place.worker,
         workers=place.workers,
+        in_turn=not config.variables.modifiers.asynchronous,
+        timed=not training.deterministic,
     )
 
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.devices.options import Devices
 from benchmarks.machine import contention, linux, nvml
 from benchmarks.machine.contention import CpuReading
 from benchmarks.machine.nvml import DriverGpu
 from benchmarks.measure.timing import Clock
+from benchmarks.process.tensorflow_setup import Devices
 from results.measurement import POWER_LIMIT
 from variable_mgr.place import Place
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from benchmarks.console import say, warn
@@ -22,7 +22,7 @@ from results.store import Store
 from results.text import Table, counted, first_few
 from variable_mgr import expected
 from variable_mgr.modifiers import Modifiers
-from variable_mgr.reductions.all_reduce_spec import describe_size, fastest_spec
+from variable_mgr.reductions.all_reduce_spec import describe_size
 from variable_mgr.transfers import FLOAT32_BYTES
 
 _TABLE = Table(
@@ -80,17 +80,6 @@ def winner(seconds: Mapping[str, Sequence[float]]) -> tuple[str | None, str]:
     return first, f"{first} by {means[second] / means[first] - 1:.0%}"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Comparison:
-    """The reductions of a message: the mean seconds of the valid ones, the clearly fastest, and its lead in words."""
-
-    message: Message
-    num_devices: int
-    seconds: Mapping[str, float]
-    fastest: str | None
-    lead: str
-
-
 class ReductionReport:
     """Saves a record and prints a row for each reduction of each message; names the fastest at the end.
 
@@ -121,7 +110,7 @@ class ReductionReport:
             ]
             for count in described
         }
-        self._comparisons: list[_Comparison] = []
+        self._leads: dict[tuple[str, int], str] = {}  # of the fastest, by message and number of devices
         self._begun: tuple[Message, int, Collection[str]] | None = None
         self._failed = 0
         self._all_saved = True
@@ -164,7 +153,7 @@ class ReductionReport:
         valid = {spec: timings[spec].seconds for spec, record in records.items() if record.status is Status.OK}
         means = {spec: sum(seconds) / len(seconds) for spec, seconds in valid.items()}
         fastest, lead = winner(valid)
-        self._comparisons.append(_Comparison(message, num_devices, means, fastest, lead))
+        self._leads[message.name, num_devices] = lead
         for spec, record in records.items():
             numbers, verdict = ["", "", ""], f"{record.status.upper()}: {record.reason}"
             if spec in means:
@@ -180,52 +169,28 @@ class ReductionReport:
     def close(self) -> ExitStatus:
         """Prints the fastest reduction and warnings; returns whether all were measured, right and saved."""
         if self._as_text:
-            say(*self._winner_lines(), *self._fastest_lines())
+            say(*self._winner_lines())
             if self._all_saved:
                 say(f"records: {self._store.jsonl_path} and {self._store.csv_path}")
-        for sentence in self._warnings[max(self._warnings)]:
-            warn(sentence)
+        warn(*self._warnings[max(self._warnings)])
         if self._failed:
             warn(f"Failed or wrong on these devices: {counted(self._failed, 'reduction')}. See the rows.")
-        is_complete = self._comparisons and self._all_saved and not self._failed
+        is_complete = self._leads and self._all_saved and not self._failed
         return ExitStatus.OK if is_complete else ExitStatus.RUN_FAILED
 
     def _winner_lines(self) -> list[str]:
         """Returns the winner of each message by number of devices, and its lead over the next."""
-        if not self._comparisons:
+        if not self._leads:
             return []
-        leads = {(c.message.name, c.num_devices): c.lead for c in self._comparisons}
         rows = [
-            [name, *("nothing to exchange" if n == 1 else leads.get((name, n), "") for n in self._described)]
-            for name in dict.fromkeys(name for name, _ in leads)
+            [name, *("nothing to exchange" if n == 1 else self._leads.get((name, n), "") for n in self._described)]
+            for name in dict.fromkeys(name for name, _ in self._leads)
         ]
         note = (
             "Fastest reduction (*) and how much longer the next takes; no clear winner: all named are within the noise."
         )
         columns = ["message", *(counted(number, "device") for number in self._described)]
         return ["", note, *Table(columns, rows).text(), ""]
-
-    def _fastest_lines(self) -> Iterator[str]:
-        """Yields for each number of devices the reductions that are the fastest over messages of one tensor.
-
-        None is named if several were compared and no size has a clear winner, or if gradients are packed, which then
-        have other sizes.
-        """
-        if self._modifiers.gradient_repacking or self._modifiers.agg_small_grads_max_bytes:
-            return
-        for number in self._described:
-            of_sizes = [c for c in self._comparisons if c.num_devices == number and len(c.message.shapes) == 1]
-            seconds = {c.message.size_bytes // FLOAT32_BYTES: c.seconds for c in of_sizes if c.seconds}
-            is_clear = [c.fastest is not None for c in of_sizes if len(c.seconds) > 1]
-            if is_clear and not any(is_clear):
-                yield (
-                    f"On {number} devices no size has a clear winner, so none of these is proposed: measure more "
-                    "rounds (--num_batches) on an idle machine."
-                )
-            elif spec := fastest_spec(seconds):
-                sizes = f"a clear winner at {sum(is_clear)} of {counted(len(is_clear), 'size')}"
-                by = f", by mean times ({sizes})" if is_clear else ""
-                yield f"Fastest over these sizes on {number} devices{by}: --all_reduce_spec={spec}"
 
     def _measured(self, message: Message, spec: str, num_devices: int, timing: Timing) -> Record:
         measurement = Measurement(

@@ -133,14 +133,14 @@ def run_allreduce(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
         UsageError: devices are missing, or results cannot be written.
     """
     chosen = plan.chosen
+    warn(*chosen.notices)
     with watched() as watchdog:
         deadlines = Deadlines(watchdog, chosen.processes.step_timeout_seconds)
         deadlines.opening("Opening the results directory")
         store = open_store(chosen.output.output_dir)
         deadlines.opening("Looking at this machine")
         provenance = of_this_run(command, on_gpus=chosen.devices.on_gpu)
-        deadlines.importing()
-        _, session_config = start(chosen.runtime)
+        _, session_config = start(chosen.runtime, deadlines)
     from benchmarks.devices import device_plan
     from benchmarks.microbench import allreduce
 

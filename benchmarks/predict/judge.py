@@ -196,7 +196,16 @@ def order_of_managers(rows: Sequence[Judged]) -> tuple[int, int]:
     return right, pairs
 
 
-def summary_table(rows: Sequence[Judged]) -> Table:
+def tables(rows: Sequence[Judged]) -> dict[str, Table]:
+    """Returns by title the errors of each machine, the rates that are missed, and the targets."""
+    return {
+        "Errors by machine, in %": _summary_table(rows),
+        "Missed by more than 10 %, or outside the interval": _misses_table(rows),
+        "Targets": _targets_table(targets(rows)),
+    }
+
+
+def _summary_table(rows: Sequence[Judged]) -> Table:
     """Returns the errors of each machine, of predictions with its testbed left out, and of no loss at all."""
     groups: dict[str, list[Judged]] = {}
     for row in rows:
@@ -213,7 +222,7 @@ def summary_table(rows: Sequence[Judged]) -> Table:
     return Table(header, cells, header[1:])
 
 
-def misses_table(rows: Sequence[Judged]) -> Table:
+def _misses_table(rows: Sequence[Judged]) -> Table:
     """Returns the rates that are predicted wrong by more than 10 %, or lie outside their interval, the worst first."""
     worst = sorted(rows, key=lambda row: -abs(error(row.prediction.images_per_sec, row)))
     cells = [
@@ -239,7 +248,7 @@ def misses_table(rows: Sequence[Judged]) -> Table:
     return Table(header, cells, ["devices", "batch", *header[7:]])
 
 
-def targets_table(found: Sequence[Target]) -> Table:
+def _targets_table(found: Sequence[Target]) -> Table:
     """Returns the targets and whether they are met."""
     cells = [[one.name, one.wanted, one.reached, "met" if one.is_met else "MISSED"] for one in found]
     return Table(["target", "wanted", "reached", ""], cells, ["reached"])

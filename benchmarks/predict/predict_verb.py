@@ -76,15 +76,9 @@ def _predict(given: Parsed, command: Sequence[str]) -> ExitStatus:
 def _judge() -> ExitStatus:
     start(Runtime())
     rows = judge.judge()
-    found = judge.targets(rows)
-    tables = {
-        "Errors by machine, in %": judge.summary_table(rows),
-        "Rates that are missed by more than 10 %, or lie outside the interval": judge.misses_table(rows),
-        "Targets": judge.targets_table(found),
-    }
-    for title, table in tables.items():
+    for title, table in judge.tables(rows).items():
         say(title, "", *table.text(), "")
-    return ExitStatus.OK if all(target.is_met for target in found) else ExitStatus.RUN_FAILED
+    return ExitStatus.OK if all(target.is_met for target in judge.targets(rows)) else ExitStatus.RUN_FAILED
 
 
 def _hardware_here() -> Hardware:

@@ -11,10 +11,11 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from benchmarks.console import progress, warn
 from benchmarks.errors import stopped
@@ -153,6 +154,15 @@ def supervise(
         if child.process.returncode is not None:
             child.info.returncode = child.process.returncode
     return [child.info for child in children]
+
+
+def captured(words: Sequence[str], timeout_seconds: float, **how: Any) -> tuple[ExitInfo, bytes]:
+    """Runs a command as `supervise` does; returns how it ended, and what it printed to stdout and stderr together."""
+    with tempfile.TemporaryFile() as output:
+        command = Command(words=words, stdout=output, stderr=output, **how)
+        (ended,) = supervise(command, timeout_seconds=timeout_seconds)
+        output.seek(0)
+        return ended, output.read()
 
 
 @contextlib.contextmanager

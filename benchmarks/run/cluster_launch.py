@@ -27,12 +27,12 @@ from benchmarks.config.config import Config
 from benchmarks.config.output import Output
 from benchmarks.console import say, warn
 from benchmarks.data.sources.storage import is_address
-from benchmarks.devices.options import Devices
 from benchmarks.errors import ClusterError, ExitStatus, UsageError
 from benchmarks.machine import contention, hardware
 from benchmarks.machine.provenance import of_this_run
 from benchmarks.process import private_network, subprocesses
 from benchmarks.process.signals import raise_on_termination
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.record_files import open_store, save
 from benchmarks.run.run_record import base_record
 from benchmarks.trackers import handover

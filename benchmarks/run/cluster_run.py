@@ -30,11 +30,11 @@ from variable_mgr.catalog import PYTORCH_LOOPS
 _OF_A_HOST = ("visible_gpus", "gpu_memory_fraction")
 
 
-def carry_out(config: Config, log: RunLog, display: Display, watchdog: Watchdog) -> None:
-    """Does this process' part of a run, alone or in a cluster; raises what `take_part` and `train.carry_out` raise."""
+def join_and_run(config: Config, log: RunLog, display: Display, watchdog: Watchdog) -> None:
+    """Does this process' part of a run, alone or in a cluster; raises what `take_part` and `train.run_loop` raise."""
     cluster = config.processes.cluster
     if cluster is None:
-        train.carry_out(config, log, display, Alone(watchdog))
+        train.run_loop(config, log, display, Alone(watchdog))
         return
     training = [task for task in cluster.tasks if cluster_spec.trains(cluster, task, config.variables.variable_update)]
 
@@ -43,7 +43,7 @@ def carry_out(config: Config, log: RunLog, display: Display, watchdog: Watchdog)
         log.doubts = team.doubts
         if len(training) > 1:
             display.only_of(str(cluster.own), rate_too=log.asynchronous)
-        train.carry_out(config, log, display, team)
+        train.run_loop(config, log, display, team)
 
     take_part(config, cluster, watchdog, work if cluster.own in training else None)
 

@@ -51,7 +51,7 @@ def run_pytorch_loop(config: Config, log: RunLog, display: Display, team: Team) 
     """Trains `config` in PyTorch and fills `log`.
 
     Raises:
-        BenchError: as `benchmarks.run.train.carry_out`.
+        BenchError: as `benchmarks.run.train.run_loop`.
     """
     workload, limit_seconds = config.workload, config.processes.preparation_seconds
     uncompiled = [name for name in _NOT_COMPILING if os.environ.get(name, "0") != "0"]
@@ -162,7 +162,7 @@ def prepare(config: Config) -> tuple[building.Model, dict[str, np.ndarray], Batc
             kernels=Kernels(that_pad=True),  # as PyTorch's
         )
         model = building.decaying(model, training.weight_decay_on)
-        spec = run_graph.input_spec(workload, config.place, training.seed)
+        spec = run_graph.input_spec(config)
         images = run_graph.build_input(workload, config.data, spec, [HOST])
         with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
             session.run([tf.compat.v1.global_variables_initializer(), *images.initializers])

@@ -53,13 +53,13 @@ def run_reference_loop(config: Config, log: RunLog, display: Display, team: Team
     """Runs the reference loop of `config` and fills `log`; the eager runtime must not have started yet.
 
     Raises:
-        BenchError: as `benchmarks.run.train.carry_out`.
+        BenchError: as `benchmarks.run.train.run_loop`.
     """
     workload, training, variables = config.workload, config.training, config.variables
     team.expect("Building the model", config.processes.preparation_seconds)
     display.phase("building the model", None)
     devices = run_graph.plan_devices(config, eager=True)
-    input_spec = run_graph.input_spec(workload, config.place, training.seed)
+    input_spec = run_graph.input_spec(config)
     tower_input = run_graph.build_input(workload, config.data, input_spec, devices.towers)
     in_fit, copies = variables.variable_update == "keras_fit", len(devices.towers)
     strategy = tf.distribute.get_strategy()

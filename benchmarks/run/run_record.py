@@ -23,7 +23,7 @@ from benchmarks.record_files import open_store, save
 from models import specs
 from results.measurement import Derived, Measurement, derive
 from results.quality import quality_warnings
-from results.record import Record, Status
+from results.record import Kind, Record, Status
 from results.text import counted
 from results.utilisation import used_gpus
 from variable_mgr.catalog import IN_GRAPH
@@ -108,12 +108,20 @@ def save_of_killed(config: Config, provenance: Provenance, death: Death) -> None
 
 
 def base_record(
-    config: Config, provenance: Provenance, status: Status, reason: str, *, data_set: str | None = None
+    config: Config,
+    provenance: Provenance,
+    status: Status,
+    reason: str,
+    *,
+    data_set: str | None = None,
+    kind: Kind = Kind.RUN,
 ) -> Record:
     """Returns the record of a run without what it measured, such as of one whose process was killed."""
     read = {"data_set": data_set} if data_set else {}
+    of_kind = {} if kind is Kind.RUN else {"kind": kind}
     return Record(
-        identity=provenance.identity({**config.key_fields(), **read}),
+        kind=kind,
+        identity=provenance.identity({**config.key_fields(), **read, **of_kind}),
         config={**config.to_dict(), **read},
         config_not_in_key=config.fields_not_in_key(),
         environment=provenance.environment,

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from benchmarks.config.config import Config
 from benchmarks.console import warn, warn_of_exception
 from benchmarks.data.sources.data_sets import existing_directory
-from benchmarks.devices.options import Devices
 from benchmarks.errors import (
     BenchError,
     ExitStatus,
@@ -35,6 +34,7 @@ from benchmarks.measure.display import Display
 from benchmarks.measure.run_log import RunLog
 from benchmarks.process import sentinel, signals, tensorflow_setup
 from benchmarks.process.deadlines import Deadlines
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.process.watchdog import SHOW_SECONDS, Watchdog, ended_after, watched
 from benchmarks.record_files import open_store, save
 from benchmarks.run import run_record
@@ -55,8 +55,7 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     Raises:
         UsageError: something requested is missing; then there is no record.
     """
-    for notice in config.notices:
-        warn(notice)
+    warn(*config.notices)
     cluster = config.processes.cluster
     provenance = of_this_run(
         command,
@@ -144,7 +143,7 @@ class _Run:
 
             deadlines.none()
             log.started("TensorFlow")
-            cluster_run.carry_out(config, log, display, watchdog)
+            cluster_run.join_and_run(config, log, display, watchdog)
         except UsageError:
             raise
         except OutOfMemoryError as error:
@@ -186,8 +185,7 @@ class _Run:
         """Prints the result, and returns the status of the process."""
         if self.record is not None:
             self.display.finish(self.record)
-            for warning in self.record.warnings[len(self.config.notices) :]:
-                warn(warning)
+            warn(*self.record.warnings[len(self.config.notices) :])
         if error is not None:
             warn(str(error))
         elif self.record is None and self.log.reports and (cluster := self.config.processes.cluster):

@@ -40,8 +40,8 @@ from results.input_bottleneck import LEAST_REPORTED_WAIT
 from variable_mgr.catalog import PYTORCH_LOOPS, REFERENCE_LOOPS
 
 
-def carry_out(config: Config, log: RunLog, display: Display, team: Team) -> None:
-    """Carries out a run in this process, and fills `log` while it does.
+def run_loop(config: Config, log: RunLog, display: Display, team: Team) -> None:
+    """Runs the loop that a configuration names in this process, reports to the other workers, and fills `log`.
 
     Raises:
         UsageError: a device is missing.

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from msgspec.structs import replace
 
-from benchmarks.console import warn
+from benchmarks.console import progress, warn
 from benchmarks.errors import BenchError, ExitStatus, says_no_memory
 from benchmarks.machine import hardware
 from benchmarks.machine.provenance import Provenance, of_this_run
@@ -86,9 +86,9 @@ class CellRunner:
     def __post_init__(self) -> None:
         self.store: Store = open_store(self.output_dir)
 
-    def run_cell(self, cell: Cell) -> Record:
-        """Runs a cell and returns its stored record."""
-        return run_together([self], [cell])[0]
+    def run_cell(self, cell: Cell, what: str) -> Record:
+        """Runs a cell and returns its stored record; `what` is shown meanwhile."""
+        return run_together([self], [cell], what)[0]
 
     @contextlib.contextmanager
     def ready(self, cell: Cell, end: interleaved_steps.RunSocket | None) -> Iterator[subprocesses.Command]:
@@ -194,12 +194,13 @@ class CellRunner:
         )
 
 
-def run_together(runners: Sequence[CellRunner], cells: Sequence[Cell]) -> list[Record]:
+def run_together(runners: Sequence[CellRunner], cells: Sequence[Cell], what: str) -> list[Record]:
     """Runs one cell, or two at once that interleave their steps, each with its runner, and returns the records.
 
     Args:
         runners: the first one begins. Together they may take as long as one after the other.
         cells: what each of them runs.
+        what: is shown meanwhile.
 
     Raises:
         BenchError: a store was removed, and cannot be made again.
@@ -207,6 +208,9 @@ def run_together(runners: Sequence[CellRunner], cells: Sequence[Cell]) -> list[R
     limit = sum(runner.timeout_seconds for runner in runners)
     ends = interleaved_steps.pair() if len(runners) > 1 else (None,)
     with contextlib.ExitStack() as stack:
+        # Nothing is drawn while a run measures: it must not share its cores with a bar.
+        progress.begin(what, measured=True)
+        stack.callback(progress.end)
         for end in filter(None, ends):
             stack.enter_context(end.socket)
         try:

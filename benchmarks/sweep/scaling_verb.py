@@ -41,10 +41,8 @@ def run_scaling(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus
         rows = summarize(finished)
         curves = list(scalability.curves(rows, [noun], least=1))
         for curve in curves:
-            for line in [curve.title, *scalability.table(curve).text(), "", *scalability.verdict(curve), ""]:
-                say(line)
-        for line in headline.reasons(rows):
-            say(line)
+            say(curve.title, *scalability.table(curve).text(), "", *scalability.verdict(curve), "")
+        say(*headline.reasons(rows))
         _draw(curves, Path(values["output_dir"] or DEFAULTS["output_dir"]))
 
     return sweep_verb.run_cells(cells, {**values, "repeats": values["repeats"] or _REPEATS}, command, show)

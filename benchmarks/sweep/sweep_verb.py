@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.config.run_flags import DEFAULTS, RUN_FLAGS
 from benchmarks.config.verb import Verb
-from benchmarks.console import in_words, progress, say, warn
+from benchmarks.console import in_words, say, warn
 from benchmarks.errors import ExitStatus
 from benchmarks.machine import hardware
 from benchmarks.machine.provenance import Provenance
@@ -48,8 +48,7 @@ def run_sweep(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
 def _show(finished: Sequence[Record]) -> None:
     rows = summarize(finished)
     tables = side_tables.comparisons(rows)
-    for line in [*headline.lines(rows), *(line for table in tables for line in table.text()), "", verdict(rows)]:
-        say(line)
+    say(*headline.lines(rows), *(line for table in tables for line in table.text()), "", verdict(rows))
 
 
 def run_cells(
@@ -98,8 +97,7 @@ def run_cells(
             say("\n".join(record.to_json() for record in finished))
         else:
             show(finished)
-        for warning in warnings_of(finished):
-            warn(warning)
+        warn(*warnings_of(finished))
         if not as_json:
             say(f"\n{counted(len(finished), 'record')}: {store.jsonl_path} and {store.csv_path}")
         statuses = {record.status for record in finished}
@@ -157,10 +155,7 @@ def _run_all(
             warn(f"--budget_seconds={limit:g} is over: {len(missing) - len(records)} runs are left for --resume.")
             break
         what = f"[{number}/{len(missing)}] {differing[cell] if len(differing) > 1 else what_is_run(cell)}"
-        # Nothing is drawn while a run measures: it must not share its cores with a bar.
-        progress.begin(f"{what}, {left()} left", measured=True)
-        record = runner.run_cell(cell)
-        progress.end()
+        record = runner.run_cell(cell, f"{what}, {left()} left")
         records.append(record)
         rate = record.derived.images_per_sec
         result = f"{rate:.2f} images/sec" if rate is not None else f"{record.status}: {record.reason}"

@@ -242,7 +242,7 @@ def _overruled(given: Mapping[str, Any], precision: str, onednn: str | None, *, 
                 f"--{setting}={value} instead, or unset it."
             )
     value = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "")
-    if not (on_gpu or onednn) and _SWITCHES.get(value.lower()) is False and other_onednn_mode({}) == "off":
+    if not (on_gpu or onednn) and _SWITCHES.get(value.lower()) is False and onednn_mode({}) == "on":
         yield (
             f"TF_ENABLE_ONEDNN_OPTS={value}: oneDNN's kernels are off, and reports have such runs in one row with "
             "others: use --onednn=off instead, or unset it."
@@ -281,7 +281,7 @@ def _refuse_tf32(onednn: str | None) -> None:
             "--precision=tf32: on CPUs, oneDNN rounds factors to bfloat16 with the instructions AMX-BF16 (x86) or BF16 "
             f"(Arm), and this CPU has neither, so it would compute in fp32: use {instead}."
         )
-    if onednn == "off" or (onednn is None and other_onednn_mode(os.environ) == "on"):
+    if onednn == "off" or (onednn is None and onednn_mode(os.environ) == "off"):
         raise UsageError("--precision=tf32: on CPUs it is a mode of oneDNN, which is off here: pass --onednn=on.")
 
 
@@ -300,9 +300,9 @@ def has_instructions(precision: str) -> bool:
     return instructions is None or bool(instructions & _INSTRUCTIONS[precision])
 
 
-def other_onednn_mode(environ: Mapping[str, str]) -> Literal["on", "off"] | None:
-    """Returns the mode that TensorFlow would not choose; None if CPU and environment do not show what it chooses."""
+def onednn_mode(environ: Mapping[str, str]) -> Literal["on", "off"] | None:
+    """Returns the mode that TensorFlow chooses by itself; None if CPU and environment do not show it."""
     instructions = cpu_instructions()
     by_itself = bool(instructions & _FOR_ONEDNN) if instructions and "sse2" in instructions else None
     is_on = _SWITCHES.get(environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower(), by_itself)
-    return {True: "off", False: "on", None: None}[is_on]
+    return {True: "on", False: "off", None: None}[is_on]

@@ -12,7 +12,6 @@ from typing import Any
 
 from benchmarks.config import config, run_flags
 from benchmarks.config.config import Config
-from benchmarks.console import progress
 from benchmarks.errors import BenchError, OutOfMemoryError, UsageError
 from benchmarks.machine import linux
 from benchmarks.measure import run_log
@@ -145,9 +144,7 @@ def _trials(values: Mapping[str, Any], runner: CellRunner, count_gpus: Callable[
     def probe(images: int) -> Probed:
         flags = {**passed_on, "batch_size": images}
         cell = Cell(tuple(run_flags.words(flags)), config.resolve(run_flags.unset(flags), count_gpus))
-        progress.begin(f"--batch_size=auto: trying {images} images", measured=True)
-        record = runner.run_cell(cell)
-        progress.end()
+        record = runner.run_cell(cell, f"--batch_size=auto: trying {images} images")
         probed = _probed(record, images, smallest_that_fits=min(fitted))
         fitted.extend([images] if probed.fits else [])
         return probed

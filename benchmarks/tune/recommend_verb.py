@@ -96,6 +96,7 @@ def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Calla
     Raises:
         UsageError: the results directory cannot be written.
     """
+    warn(*plan.usual.notices)
     provenance = new_session(command, on_gpus=plan.usual.devices.on_gpu)
     question = {
         "budget_seconds": plan.budget_seconds,

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.config import run_flags
 from benchmarks.config.config import Config
-from benchmarks.console import in_words, progress, warn
+from benchmarks.console import in_words, warn
 from benchmarks.machine.hardware import usable_cores
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner
@@ -224,10 +224,9 @@ class Finder:
         limited = _shortened(candidate, num_batches=steps, time_limit_seconds=round(limit - _END_SECONDS, 1))
         self._runner.timeout_seconds = limit
         left = in_words(max(0.0, self._end - time.monotonic()))
-        progress.begin(f"trying {_in_words(candidate)}, up to {left} left", measured=True)
-        outcome = _outcome(self._runner.run_cell(limited), steps, limit, is_last=limit < self._limit_seconds)
+        record = self._runner.run_cell(limited, f"trying {_in_words(candidate)}, up to {left} left")
+        outcome = _outcome(record, steps, limit, is_last=limit < self._limit_seconds)
         self._judge(candidate, outcome.losses)
-        progress.end()
         if outcome.step_seconds and not candidate.reason:
             result = f"{rounded(outcome.images_per_sec)} images/s in {counted(len(outcome.step_seconds), 'step')}"
         else:

@@ -116,9 +116,8 @@ def _agreeing(choices: Iterable[Texts], fixed: Texts) -> list[Texts]:
 
 
 def _kernels(fixed: Texts) -> list[Texts]:
-    other = computing.other_onednn_mode(os.environ)
-    modes = () if is_fixed("onednn", fixed) else [other] if other else ["on", "off"]
-    return [{}, *({"onednn": mode} for mode in modes)]
+    usual = computing.onednn_mode(os.environ)
+    return [{}, *({"onednn": mode} for mode in ("on", "off") if mode != usual and not is_fixed("onednn", fixed))]
 
 
 def _computing(fixed: Texts, usual: Config, *, as_products: bool) -> dict[str, list[Texts]]:

@@ -55,11 +55,9 @@ def run_verify(config: Config, *, one_setting: bool = False, models: Sequence[Co
         UsageError: the devices are not there.
         ClusterError: tasks are missing, or one has gone.
     """
+    warn(*config.notices)
     with watched() as watchdog:
-        deadlines = Deadlines(watchdog, config.processes.step_timeout_seconds)
-        deadlines.importing()
-        plan, _ = start(config.runtime)
-        deadlines.none()
+        plan, _ = start(config.runtime, Deadlines(watchdog))
         from benchmarks.cluster.member import Alone
         from benchmarks.verify import cases, comparisons
 

@@ -62,7 +62,8 @@ def reasons_not_to_publish(record: Record) -> Iterator[str]:
     """Yields a sentence for each reason why a run is not whole."""
     steps, environment = len(record.measurement.step_seconds), record.environment
     if record.kind is not Kind.RUN or record.status is not Status.OK:
-        yield f"it is not a completed run ({record.kind}, status {record.status})"
+        what = f"its verb is {record.kind}" if record.kind is not Kind.RUN else f"its status is {record.status}"
+        yield f"it is not a completed run: {what}"
         return
     if record.is_interleaved:
         yield "steps_per_slice: its steps were interleaved with another run's: measure it alone, with run or sweep"

@@ -61,7 +61,7 @@ def _run_processes(directory: Path, *, stops: str = "", at: int = 7, seconds: fl
         for name in ("x", "y")
     ]
     (cell,) = grid.cells([{"device": ["cpu"], "model": ["trivial"]}], lambda: 0)
-    return isolated_run.run_together(runners, [cell] * len(runners)), log.read_text()
+    return isolated_run.run_together(runners, [cell] * len(runners), "interleaved"), log.read_text()
 
 
 @pytest.mark.process

@@ -59,14 +59,12 @@ def read_towers(
     directory: Path, towers: int, steps: int, *, in_turn: bool = True, pipelined: bool = False, **changes: Any
 ) -> list[list[tuple[np.ndarray, np.ndarray]]]:
     """Per step and tower: images and labels. Towers that do not take turns are asked one after the other."""
-    wanted = spec(**changes)
+    wanted = spec(**changes, in_turn=in_turn)
     names = [f"/cpu:{i}" for i in range(towers)]
     with tf.Graph().as_default():
         source = input_pipeline.find_source("imagenet", str(directory), "train")
         batches = input_pipeline.configured(input_pipeline.batches(source, wanted, USUAL), USUAL, towers)
-        inputs, initializers = input_pipeline.deal(
-            batches, names, DATA_SETS["imagenet"], wanted.data_format, in_turn=in_turn, pipelined=pipelined
-        )
+        inputs, initializers = input_pipeline.deal(batches, names, DATA_SETS["imagenet"], wanted, pipelined=pipelined)
         fetches = [(i.images, i.labels, *([i.stage] if pipelined else [])) for i in inputs]
         with tf.compat.v1.Session(config=device_plan.session_config(Devices(num_devices=towers))) as session:
             for initializer in initializers:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from hypothesis import given
-from hypothesis import strategies as st
 
 from benchmarks.cluster import cluster_spec
 from benchmarks.config import flag, run_flags
@@ -32,7 +30,6 @@ from variable_mgr.place import Place, Turn
 from variable_mgr.reductions import all_reduce_spec, wrappers
 from variable_mgr.reductions.algorithm_catalog import ALGORITHMS, Algorithm
 from variable_mgr.reductions.all_reduce import AllReduce, Reduction, TowerTensors
-from variable_mgr.reductions.all_reduce_spec import fastest_spec
 
 
 def _measure(message: Message, reductions: Sequence[str] | dict[str, Reduction], towers: int = 2) -> dict[str, Timing]:
@@ -109,42 +106,6 @@ def test_messages() -> None:
     vgg = allreduce.of_model("vgg16")
     assert vgg.size_bytes == 4 * (specs.find_model("vgg16").parameters + 4097)  # with the background class
     assert len(vgg.shapes) == 32
-
-
-def test_the_fastest_spec_by_hand() -> None:
-    flat = {16: {"a": 1.0}, 64: {"a": 1.0}}
-    assert fastest_spec({}) is None
-    assert fastest_spec(flat) == "a"
-    fast_small_slow_large = {2**n: {"psgpu": 1.0 + n, "xring#2": 6.0 + 0.1 * n} for n in range(10)}
-    assert fastest_spec(fast_small_slow_large) == "psgpu:32:xring#2"
-    hardly = {2**n: {"psgpu": 1.0, "xring": 0.99 if n < 2 else 1.5} for n in range(10)}
-    assert fastest_spec(hardly) == "psgpu", "one percent is noise"
-    crossing = {
-        2**n: {"psgpu": 1.0 if n < 5 else 100.0, "xring": 100.0 if n < 5 else 1.0, "pscpu": 5.0} for n in range(10)
-    }
-    assert fastest_spec(crossing) == "psgpu:16:xring", "neither is the best alone"
-    by_size = {1: {"psgpu:32:xring": 0.1, "pscpu": 1.0}, 2: {"psgpu:32:xring": 0.1, "pscpu": 1.0}}
-    assert fastest_spec(by_size) == "psgpu:32:xring"
-
-
-@given(
-    st.lists(
-        st.tuples(*[st.floats(1e-6, 1.0)] * 3).map(lambda t: dict(zip(("pscpu", "psgpu", "xring"), t, strict=True))),
-        min_size=1,
-        max_size=8,
-    )
-)
-def test_the_fastest_spec_is_never_slower_than_one_algorithm(times: list[dict[str, float]]) -> None:
-    seconds = {2**n: by_spec for n, by_spec in enumerate(times)}
-    spec = fastest_spec(seconds)
-    assert spec is not None
-    ranges = all_reduce_spec.parse(spec)
-
-    def cost(choose: Callable[[int], str]) -> float:
-        return sum(math.log(by_spec[choose(size)]) for size, by_spec in seconds.items())
-
-    chosen = cost(lambda size: all_reduce_spec.choose(ranges, size).algorithm)
-    assert all(chosen <= cost(lambda _, name=name: name) + 1e-9 for name in times[0])
 
 
 def _resolve(*arguments: str) -> allreduce_verb.AllReducePlan:
@@ -233,12 +194,6 @@ def test_several_numbers_of_devices_share_a_table_of_winners(
     (row,) = (line for line in lines if line.startswith("1K "))
     assert "nothing to exchange" in row and row.endswith("pscpu (the only one)")
     assert any(line.startswith("rechd cannot run on 3 devices: ") for line in lines)
-    ends = (
-        "Fastest over these sizes on {} devices",
-        "On {} devices no size has a clear winner, so none of these is proposed",
-    )
-    for number, endings in ((2, ends), (3, ends[:1])):
-        assert sum(line.startswith(tuple(end.format(number) for end in endings)) for line in lines) == 1
     for record in records():
         number = record["config"]["num_devices"]
         assert record["placement"]["devices"].startswith(f"{number} logical CPU devices sharing ")
@@ -287,40 +242,6 @@ def _report(directory: Path, *arguments: str) -> ReductionReport:
     )
 
 
-SLOW, FAST, VARYING = [2.0, 2.01, 2.02], [1.0, 1.01, 0.99], [1.0, 3.0, 5.0]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "expected"),
-    [
-        (
-            [(FAST, SLOW), (SLOW, FAST)],
-            ", by mean times (a clear winner at 2 of 2 sizes): --all_reduce_spec=psgpu:1:xring",
-        ),
-        ([(FAST, SLOW), (VARYING, VARYING[::-1])], ", by mean times (a clear winner at 1 of 2 sizes): --all_"),
-        ([(VARYING, [5.0, 3.0, 1.1])], None),
-        ([(FAST, [])], ": --all_reduce_spec=psgpu"),
-    ],
-    ids=["all", "one", "none", "no rival"],
-)
-def test_the_fastest_says_for_how_many_sizes_that_is_clear(
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    sizes: list[tuple[list[float], list[float]]],
-    expected: str | None,
-) -> None:
-    for packing in ([], ["--gradient_repacking=4"]):
-        report = _report(tmp_path, *packing)
-        for power, seconds in enumerate(sizes):
-            timings = {n: Timing(s, 0.0) for n, s in zip(("psgpu", "xring"), seconds, strict=True) if s}
-            report.add(of_size(4 * 2**power), 2, timings)
-        assert report.close() == ExitStatus.OK
-        shown, is_proposed = capsys.readouterr().out, expected is not None and not packing  # which have other sizes
-        assert ("On 2 devices no size has a clear winner" in shown) == (expected is None and not packing)
-        assert (f"Fastest over these sizes on 2 devices{expected}" in shown) == is_proposed
-        assert ("--all_reduce_spec" in shown) == is_proposed
-
-
 @pytest.mark.parametrize("cores", [1, 2])
 def test_devices_that_share_cores_are_a_warning(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cores: int
@@ -350,7 +271,7 @@ def test_what_fails_or_is_wrong_is_a_row_and_a_record_and_never_the_fastest(
         "failed to allocate",
     ]
     printed = capsys.readouterr()
-    assert "pscpu *" in printed.out and "--all_reduce_spec=pscpu\n" in printed.out
+    assert "pscpu *" in printed.out
     assert (
         "INVALID: The means are wrong" in printed.out
         and "Failed or wrong on these devices: 3 reductions." in printed.err

@@ -123,7 +123,7 @@ def trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trials:
     made = Trials(100)
     monkeypatch.setattr(batch_size, "time", types.SimpleNamespace(monotonic=lambda: made.now))
     monkeypatch.setattr(run_log, "leave_out", made.seconds_left_out.append)
-    monkeypatch.setattr(isolated_run.CellRunner, "run_cell", lambda runner, cell: made.run(runner, cell))
+    monkeypatch.setattr(isolated_run.CellRunner, "run_cell", lambda runner, cell, what: made.run(runner, cell))
     return made
 
 

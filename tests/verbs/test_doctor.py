@@ -417,9 +417,9 @@ def test_advice_knows_the_cpu_and_the_model(tmp_path: Path, monkeypatch: pytest.
     ]
     assert {setting.has_bf16 for setting in settings} == {has_bf16}
     assert planned(tmp_path, gpus=1).setting.has_bf16
-    monkeypatch.setattr(computing, "other_onednn_mode", lambda environ: "on")
+    monkeypatch.setattr(computing, "onednn_mode", lambda environ: "off")
     settings = [planned(tmp_path, "--device=cpu", *more).setting for more in ((), ("--onednn=off",))]
-    assert [setting.other_onednn for setting in settings] == ["on", None], "the user's word is not argued with"
+    assert [setting.lacks_onednn for setting in settings] == [True, False], "the user's word is not argued with"
 
 
 LOCAL = "--local_cluster=ps:1,worker:2"

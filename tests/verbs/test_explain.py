@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.explain import data_flow, known_gpus, model_table
-from benchmarks.process import tensorflow_setup
+from benchmarks.explain import known_gpus, model_table
 from models import specs
 from tests.support.commands import Finished, RunBench
 from tests.support.nvidia import MACHINES, Machine, stand_in
@@ -23,9 +22,9 @@ Said = Callable[..., str]
 
 
 @pytest.fixture
-def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Said:
+def said(capsys: pytest.CaptureFixture[str]) -> Said:
     """What is said of a configuration, on a machine with any number of GPUs."""
-    monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
+    from benchmarks.explain import data_flow
 
     def explain(*flags: str) -> str:
         data_flow.show_data_flow(resolve(*flags, gpus=10**6))

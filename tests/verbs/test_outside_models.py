@@ -19,7 +19,6 @@ from benchmarks.config.outside_models import Facts
 from benchmarks.errors import UsageError
 from benchmarks.explain import data_flow, model_probe
 from benchmarks.measure.run_log import RunLog
-from benchmarks.process import tensorflow_setup
 from benchmarks.training import computing
 from models import building, outside_functions, specs
 from models.outside_code import UnusableModelError
@@ -392,10 +391,7 @@ def test_what_training_ignores_is_named_and_left_out(train_here: TrainHere, own:
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_a_model_without_dense_layers_is_explained(
-    own: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
+def test_a_model_without_dense_layers_is_explained(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data_flow.show_data_flow(_resolve("--num_gpus=2", f"--model={own}:convolutional"))
     text = capsys.readouterr().out
     assert "Sent per step" in text and "Divided" not in text

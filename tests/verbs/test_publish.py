@@ -25,7 +25,7 @@ def test_runs_are_published_checked_and_compared_with(run_bench: RunBench, tmp_p
     )
     assert done.status == 0 and "2 runs: public is ready: results.jsonl, table.csv, README.md." in done.stdout
     assert "Removed or replaced private fields: " in done.stdout and "config.data_dir" in done.stdout
-    assert "1 record left out: it is not a completed run (run, status crash)" in done.stderr
+    assert "1 record left out: it is not a completed run: its status is crash" in done.stderr
     folder = tmp_path / "public"
     assert {path.name for path in folder.iterdir()} == {"results.jsonl", "table.csv", "README.md"}
     assert not list(tmp_path.glob(".public*")) and folder.stat().st_mode & 0o777 != 0o700

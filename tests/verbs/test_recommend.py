@@ -73,7 +73,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     made = Runs(_rate)
-    monkeypatch.setattr(isolated_run.CellRunner, "run_cell", lambda runner, cell: made.run(runner, cell))
+    monkeypatch.setattr(isolated_run.CellRunner, "run_cell", lambda runner, cell, what: made.run(runner, cell))
     monkeypatch.setattr(computing, "has_instructions", lambda *_: False)
     return made
 
@@ -182,17 +182,23 @@ def test_losses_that_fall_otherwise_are_of_other_gradients(
 
 
 @pytest.mark.parametrize(
-    ("other", "factor", "best"), [("on", 1.5, "on"), ("on", 0.5, None), ("off", 1.5, "off"), (None, 1.5, "on")]
+    ("usual", "factor", "best"), [("off", 1.5, "on"), ("off", 0.5, None), ("on", 1.5, "off"), (None, 1.5, "on")]
 )
 def test_kernels_are_chosen_first(
-    runs: Runs, recommend: Recommend, monkeypatch: pytest.MonkeyPatch, other: str, factor: float, best: str | None
+    runs: Runs,
+    recommend: Recommend,
+    monkeypatch: pytest.MonkeyPatch,
+    usual: str,
+    factor: float,
+    best: str | None,
 ) -> None:
-    monkeypatch.setattr(computing, "other_onednn_mode", lambda environ: other)
-    runs.rate = lambda chosen: _rate(chosen) * (factor if chosen.devices.onednn == (other or "on") else 1)
+    monkeypatch.setattr(computing, "onednn_mode", lambda environ: usual)
+    other = "off" if usual == "on" else "on"
+    runs.rate = lambda chosen: _rate(chosen) * (factor if chosen.devices.onednn == other else 1)
     answer = recommend(given=[flag for flag in ON_CPU if "onednn" not in flag])
     assert _best(answer).devices.onednn == best
     assert answer["tables"][0]["title"] == "kernels of the CPU" and len(answer["tables"][0]["rows"]) == (
-        2 if other else 3
+        2 if usual else 3
     )
 
 

@@ -169,7 +169,7 @@ def test_the_application_comes_in_keras_own_layout_unless_told() -> None:
 
 
 def test_rankings_keep_them_apart() -> None:
-    assert summary.REFERENCE_LOOPS.keys() == REFERENCE_LOOPS.keys()
+    assert summary.LOOP_NAMES.keys() == REFERENCE_LOOPS.keys()
     rows = summarize(fake_run(variable_update=loop) for loop in ("replicated", "independent", "pytorch"))
     found = [
         ({row.config["variable_update"] for row in group.rows}, group.differs) for group in ranking.ranking_groups(rows)

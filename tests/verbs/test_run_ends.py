@@ -39,14 +39,14 @@ def test_a_time_limit_still_gives_a_result(run_bench: RunBench, records: Records
 def test_a_record_that_cannot_be_stored_is_printed(
     run_bench: RunBench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    execute = train.carry_out
+    execute = train.run_loop
 
     def replace_the_directory(*arguments: Any) -> None:
         execute(*arguments)
         shutil.rmtree(tmp_path / "out")
         (tmp_path / "out").write_text("in the way")
 
-    monkeypatch.setattr(train, "carry_out", replace_the_directory)
+    monkeypatch.setattr(train, "run_loop", replace_the_directory)
     done = run_bench(*SHORT)
     assert done.status == 4
     assert "The record could not be stored" in done.stderr and "Traceback" not in done.stderr

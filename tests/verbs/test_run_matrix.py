@@ -88,7 +88,7 @@ def test_tf32_is_checked_in_a_process_that_computes_in_fp32(
     train_here: TrainHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(computing, "has_instructions", lambda *_: True)
-    monkeypatch.setattr(computing, "other_onednn_mode", lambda *_: None)
+    monkeypatch.setattr(computing, "onednn_mode", lambda *_: None)
     modes, call = [], apart.call
 
     def noted(runtime: Runtime, *rest: Any) -> Any:

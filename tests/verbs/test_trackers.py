@@ -99,7 +99,7 @@ def test_commands_that_try_settings_have_no_such_flag(run_bench: RunBench, verb:
 def test_the_trials_of_a_batch_are_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent_to = []
 
-    def tried(runner: CellRunner, cell: grid.Cell) -> Record:
+    def tried(runner: CellRunner, cell: grid.Cell, what: str) -> Record:
         assert cell.config is not None
         sent_to.append(cell.config.output.trackers)
         return fake_run(status=Status.OUT_OF_MEMORY)

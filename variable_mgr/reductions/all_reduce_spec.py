@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import itertools
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from variable_mgr.place import Place
 from variable_mgr.reductions.algorithm_catalog import ALGORITHMS, find_algorithm
@@ -114,39 +112,3 @@ def describe_size(elements: int) -> str:
         if elements % factor == 0:
             return f"{elements // factor}{unit}"
     raise AssertionError("every number is a multiple of 1")
-
-
-# Two reductions by size are proposed only if the second gains so much where it is used: less is noise.
-_WORTH_A_RANGE = 1.05
-
-
-def fastest_spec(seconds: Mapping[int, Mapping[str, float]]) -> str | None:
-    """Returns the spec that is the fastest over all sizes, each size counting alike.
-
-    Args:
-        seconds: by elements, then by spec, how long a reduction of one such tensor took. Only specs that every size
-            has are considered.
-
-    Returns:
-        One of the specs; or two algorithms by size, if using the second gains 5 % at least, as geometric mean over the
-        sizes that it is used for. None if there is nothing to choose from.
-    """
-    sizes = sorted(seconds)
-    first_size = seconds[sizes[0]] if sizes else ()
-    usable = [spec for spec in first_size if all(spec in seconds[size] for size in sizes)]
-    if not usable:
-        return None
-
-    def cost(spec: str, of: Sequence[int]) -> float:
-        return sum(math.log(seconds[size][spec]) for size in of)
-
-    alone = min(usable, key=lambda spec: cost(spec, sizes))
-    best, spec = 0.0, alone
-    algorithms = [spec for spec in usable if ":" not in spec]
-    for cut, (small, large) in itertools.product(range(1, len(sizes)), itertools.permutations(algorithms, 2)):
-        gain = cost(alone, sizes) - cost(small, sizes[:cut]) - cost(large, sizes[cut:])
-        others = len(sizes) - (cut if small == alone else len(sizes) - cut if large == alone else 0)
-        if gain > best and gain / others > math.log(_WORTH_A_RANGE):
-            (first,), (rest,) = parse(small), parse(large)
-            best, spec = gain, describe([dataclasses.replace(first, limit_elements=sizes[cut - 1]), rest])
-    return spec

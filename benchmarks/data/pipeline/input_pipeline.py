@@ -20,7 +20,6 @@ from benchmarks.data.sources.data_sets import SYNTHETIC_HOST, DataSet, data_set_
 from benchmarks.data.sources.imagenet_files import Photos
 from benchmarks.data.sources.small_images import Pixels
 from benchmarks.errors import BenchError, DataError, OutOfMemoryError, headline, lack_of_memory, nccl_advice
-from models.layers import DataFormat
 from models.model_spec import ModelSpec
 from variable_mgr import staging
 from variable_mgr.place import HOST
@@ -70,15 +69,12 @@ def build(
     source: Source | None = None,
     *,
     once: bool = False,
-    in_turn: bool = True,
     pipelined: bool = True,
-    timed: bool = True,
 ) -> RunInput:
     """Builds the towers' input in the default graph; the model's data set determines how images are normalised.
 
     Without `options`, images are made once on each device; without a `source`, one batch is made on the host. With
-    `once`, images are those of `one_pass`, which the initializers begin, neither copied ahead nor timed. The rest is as
-    in `deal`.
+    `once`, images are those of `one_pass`, which the initializers begin, neither copied ahead nor timed.
 
     Raises:
         DataError: images in memory have another size than the model takes.
@@ -101,8 +97,9 @@ def build(
         dataset = one_pass(source, spec, options, bad) if once else batches(source, spec, options, bad)
         description = f"{data_set.title}: {source.describe()}, {size}"
     dataset = configured(dataset, options, len(tower_devices))
-    how = {"in_turn": in_turn, "pipelined": pipelined and not once, "timed": timed and not once}
-    towers, initializers = deal(dataset, tower_devices, data_set, spec.data_format, **how)
+    if once:
+        spec, pipelined = dataclasses.replace(spec, in_turn=True, timed=False), False
+    towers, initializers = deal(dataset, tower_devices, data_set, spec, pipelined=pipelined)
     return RunInput(towers=towers, initializers=initializers, description=description, source=source, skipping=bad)
 
 
@@ -195,20 +192,15 @@ def deal(
     dataset: tf.data.Dataset,
     tower_devices: Sequence[str],
     data_set: DataSet,
-    data_format: DataFormat,
+    spec: InputSpec,
     *,
-    in_turn: bool,
     pipelined: bool,
-    timed: bool = True,
 ) -> tuple[list[TowerInput], list[tf.Operation]]:
     """Builds the towers' input: all towers draw their batches from one pipeline on the host.
 
     So no two towers see the same image in an epoch. The batches are uint8; the tower's device casts and normalises
-    them by mean and deviation of `data_set`, so that a quarter of the bytes are copied.
-
-    With `in_turn`, towers draw in their order, so that every run distributes the same batches; asynchronous towers must
-    not wait for each other. `pipelined` copies each tower's next batch to its device while the tower computes. `timed`
-    reads the clock, which TensorFlow refuses where operations must be deterministic.
+    them by mean and deviation of `data_set`, so that a quarter of the bytes are copied. `pipelined` copies each tower's
+    next batch to its device while the tower computes.
 
     Returns:
         One input per tower, and the operations that must run in this order before the first step.
@@ -218,19 +210,19 @@ def deal(
         drawn: list[tuple[tuple[tf.Tensor, tf.Tensor], tf.Tensor | None, tf.Tensor | None]] = []
         for _ in tower_devices:
             # Without an order between them, the batch that a tower gets would change from run to run.
-            with tf.control_dependencies(drawn[-1][0] if in_turn and drawn else []):
-                asked = tf.timestamp() if timed else None
-                with tf.control_dependencies([asked] if timed else []):
+            with tf.control_dependencies(drawn[-1][0] if spec.in_turn and drawn else []):
+                asked = tf.timestamp() if spec.timed else None
+                with tf.control_dependencies([asked] if spec.timed else []):
                     batch = iterator.get_next()
             with tf.control_dependencies(batch):
-                drawn.append((batch, asked, tf.timestamp() if timed else None))
+                drawn.append((batch, asked, tf.timestamp() if spec.timed else None))
     inputs, puts, normalised = [], [], _normaliser(data_set)
     for device, (batch, asked, arrived) in zip(tower_devices, drawn, strict=True):
         stage, (images, labels) = staging.area(device, batch) if pipelined else (None, batch)
         puts += [stage] if stage is not None else []
         with tf.device(device):
             normal = normalised(images, device)
-            normal = tf.transpose(normal, (0, 3, 1, 2)) if data_format == "NCHW" else normal
+            normal = tf.transpose(normal, (0, 3, 1, 2)) if spec.data_format == "NCHW" else normal
         inputs.append(TowerInput(normal, labels, stage, asked=asked, arrived=arrived))
     # In one group: separate runs would draw the earlier towers' batches again.
     return inputs, [iterator.initializer, tf.group(*puts)]

@@ -38,6 +38,9 @@ class InputSpec:
     Images are `image_size` pixels high and wide, with 3 channels, or 1 for grey. Labels are below `num_classes`. Each
     of the processes that share the data set, `worker` from 0 of `workers`, reads its own images. It begins where all of
     them together have drawn `images_before`, in whole batches of each.
+
+    With `in_turn`, towers draw in their order, so that every run distributes the same batches; asynchronous towers must
+    not wait for each other. `timed` reads the clock, which TensorFlow refuses where operations must be deterministic.
     """
 
     batch_per_device: int
@@ -49,6 +52,8 @@ class InputSpec:
     worker: int = 0
     workers: int = 1
     images_before: int = 0
+    in_turn: bool = True
+    timed: bool = True
 
 
 def synthetic(tower_devices: Sequence[str], spec: InputSpec) -> list[TowerInput]:

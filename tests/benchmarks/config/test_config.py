@@ -20,7 +20,7 @@ from variable_mgr.modifiers import Modifiers
 
 def test_tf32_is_a_mode_of_onednn_on_cpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(computing, "has_instructions", lambda *_: True)
-    monkeypatch.setattr(computing, "other_onednn_mode", lambda *_: None)
+    monkeypatch.setattr(computing, "onednn_mode", lambda *_: None)
     assert resolve("--device=cpu", "--precision=tf32").runtime.fpmath == "BF16"
     assert resolve("--device=cpu", "--precision=bf16").runtime.fpmath is None
     assert resolve("--device=gpu", "--precision=tf32", gpus=1).runtime.fpmath is None

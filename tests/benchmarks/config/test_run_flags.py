@@ -106,9 +106,17 @@ def test_a_command_in_a_flagfile_may_have_flags_of_its_own(tmp_path: Path) -> No
     assert flag.parse([line], ab_verb.VERB.flags).values["base_command"] == line.partition("=")[2]
 
 
-@pytest.mark.parametrize("words", [["--output_dir=a --model=vgg16"], ["--session_id", "a --model=vgg16"]])
-def test_a_flag_that_stands_in_the_value_of_another_is_refused(words: list[str]) -> None:
-    with pytest.raises(UsageError, match="'a --model=vgg16' is one word with another flag in it: quote each flag by"):
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--output_dir=a --model=vgg16"],
+        ["--session_id", "a --model=vgg16"],
+        ["--batch_size=3 --model=vgg16"],
+        ["--xla --model=vgg16"],
+    ],
+)
+def test_a_word_with_two_flags_is_refused(words: list[str]) -> None:
+    with pytest.raises(UsageError, match="--model=vgg16' has several flags, or a flag and a comment: quote each"):
         flag.parse(words, run_flags.RUN_FLAGS)
 
 
@@ -119,7 +127,7 @@ def test_a_flag_that_stands_in_the_value_of_another_is_refused(words: list[str])
         (b"--flagfile=flags", "--flagfile=flags is a line of the file itself: take it out"),
         (b"--flagfile=", "--flagfile has no value: write --flagfile=FILE"),  # as of a variable that is empty
         (b"--preset\n--xla", "--preset has no value: write --preset=NAME"),
-        (b"--xla\n--model=vgg16 --num_gpus 2", "'--model=vgg16 --num_gpus 2' are several flags, or a flag and a"),
+        (b"--xla\n--model=vgg16 --num_gpus 2", "--flagfile=flags: '--model=vgg16 --num_gpus 2' has several flags"),
         (b"--preset quik", "--preset=quik cannot be read: .* Did you mean 'quick'"),
     ],
 )

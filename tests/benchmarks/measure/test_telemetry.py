@@ -13,11 +13,11 @@ from typing import Any, Literal
 import pynvml
 import pytest
 
-from benchmarks.devices.options import Devices
 from benchmarks.machine import nvml
 from benchmarks.measure import telemetry
 from benchmarks.measure.result_text import resource_lines, startup_line
 from benchmarks.measure.telemetry import Sources, Telemetry
+from benchmarks.process.tensorflow_setup import Devices
 from results.measurement import POWER_LIMIT, Derived, Measurement, derive
 from tests.support.commands import Records, RunBench
 from tests.support.records import make_record

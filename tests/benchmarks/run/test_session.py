@@ -19,8 +19,8 @@ def test_asynchronous_towers_throw_no_batch_away(fake_imagenet: Path) -> None:
     )
     plan = device_plan.plan(Devices(num_devices=3), shared_on="cpu")
     with tf.Graph().as_default():
-        spec = run_graph.input_spec(chosen.workload, chosen.place, chosen.training.seed)
-        towers = run_graph.build_input(chosen.workload, chosen.data, spec, plan.towers, in_turn=False).towers
+        spec = run_graph.input_spec(chosen)
+        towers = run_graph.build_input(chosen.workload, chosen.data, spec, plan.towers).towers
         for tower in towers:
             assert len(_drawn_by(tower.stage)) == 1
 

@@ -30,7 +30,7 @@ def printed(chosen: Config, capsys: pytest.CaptureFixture[str]) -> tuple[list[st
     """Takes a run, and returns its heading, the losses of its lines, and its log."""
     log = empty_log(chosen)
     display = Display(2, display_every=1, loss_type=chosen.output.loss_type_to_report)
-    train.carry_out(chosen, log, display, Alone())
+    train.run_loop(chosen, log, display, Alone())
     out = capsys.readouterr().out
     heading = re.search("^Step\t.*", out, re.MULTILINE)
     assert heading

@@ -18,7 +18,7 @@ from results.exchange import public_record, publication
 from results.exchange.public_record import public
 from results.measurement import derive
 from results.quality import UNLIKE_WORKERS
-from results.record import Record, flat
+from results.record import Kind, Record, flat
 from results.summary import summarize
 from results.text import one_line
 from tests.support.records import fake_run, paths, with_field
@@ -218,6 +218,7 @@ def changed(**parts: Any) -> Callable[[Record], Record]:
 
 
 REFUSED = {
+    "it is not a completed run: its verb is allreduce": lambda record: replace(record, kind=Kind.ALL_REDUCE),
     "steps_per_slice: its steps were interleaved": changed(environment={"steps_per_slice": 5}),
     "slowed_down_by: its steps were delayed": changed(environment={"slowed_down_by": 0.1}),
     "suite_commit ends in +": changed(identity={"suite_commit": "abc+"}),

@@ -44,7 +44,7 @@ def _measured(chosen: config.Config) -> Measuring:
     source = input_pipeline.find_source(chosen.data.data_name, chosen.data.data_dir, chosen.data.input.split)
     return Measuring(
         source=source,
-        spec=run_graph.input_spec(chosen.workload, chosen.place, chosen.training.seed),
+        spec=run_graph.input_spec(chosen),
         options=chosen.data.input,
         num_devices=chosen.devices.num_devices,
         session_config=device_plan.session_config(Devices(num_devices=chosen.devices.num_devices)),

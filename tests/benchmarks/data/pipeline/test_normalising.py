@@ -28,8 +28,7 @@ MODELS = {"imagenet": "trivial", "cifar10": "resnet20", "mnist": "mlp"}
 
 
 def _build_input(chosen: Config, device: str) -> RunInput:
-    spec = run_graph.input_spec(chosen.workload, chosen.place, chosen.training.seed)
-    return run_graph.build_input(chosen.workload, chosen.data, spec, [device])
+    return run_graph.build_input(chosen.workload, chosen.data, run_graph.input_spec(chosen), [device])
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
