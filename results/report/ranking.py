@@ -10,6 +10,8 @@ import itertools
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 
+from results.gate import rounds
+from results.gate.rounds import RunGroup
 from results.intervals import is_faster
 from results.record import differing, flags_of_command
 from results.report.anomalies import differences, title
@@ -129,9 +131,14 @@ def beats(one: Row, other: Row) -> bool:
 
 
 def paired_rates(one: Row, other: Row) -> list[list[float]]:
-    """Returns the rates of both by repeat; empty unless both have as many repeats, and all are valid."""
-    blocks = [[record.derived.images_per_sec or 0.0 for record in row.records] for row in (one, other)]
-    return blocks if len(one.records) == len(other.records) and all(map(all, blocks)) else []
+    """Returns the rates of both by repeat; empty unless all repeats are valid, and those of both ran in turn.
+
+    If one ran first and the other later, a drift of the machine would make all pairs differ alike.
+    """
+    in_order = [sorted(row.records, key=operator.attrgetter("ended")) for row in (one, other)]
+    pairs = rounds.pairs(*(RunGroup(title="", records=records) for records in in_order)) or []
+    is_whole = len(pairs) == len(one.records) == len(other.records)
+    return [list(rates) for rates in zip(*pairs, strict=True)] if is_whole else []
 
 
 def winners(rows: Sequence[Row]) -> list[Winner]:
