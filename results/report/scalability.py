@@ -123,8 +123,7 @@ def to_report(rows: Sequence[Row]) -> list[Curve]:
 def _curve(noun: str, rows: Mapping[int, Row]) -> Curve:
     first = next(iter(rows.values()))
     # Repeats of all numbers together show how much equal processes differ.
-    degrees = sum(len(row.valid) - 1 for row in rows.values()) or None
-    between = between_runs(rows.values())
+    between, degrees = between_runs(rows.values())
     spreads = {number: _spread(row, between) for number, row in rows.items()}
     cores = {number: row.records[0].environment.get("cpu_cores_usable") for number, row in rows.items()}
     shared = frozenset(number for number, row in rows.items() if shares(row.config, noun, cores[number]))
@@ -137,7 +136,7 @@ def _curve(noun: str, rows: Mapping[int, Row]) -> Curve:
         rows=rows,
         shared=shared,
         spreads=spreads,
-        degrees=degrees,
+        degrees=degrees or None,
     )
 
 
