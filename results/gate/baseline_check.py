@@ -19,7 +19,6 @@ from statistics import median
 from results.gate import rounds
 from results.gate.comparison import UnlikeError, refuse_new_hardware, software_in_words
 from results.gate.decision import (
-    NOISE_IN_THRESHOLD,
     QUIET_THRESHOLD,
     Evidence,
     Reasons,
@@ -27,6 +26,7 @@ from results.gate.decision import (
     halves,
     in_words,
     log_threshold,
+    supported_threshold,
 )
 from results.gate.findings import Decision, Finding, Findings, Side, Verdict
 from results.gate.rounds import Key, RunGroup, Session, session_of, sessions
@@ -197,10 +197,8 @@ class SessionLimits:
 
     @property
     def threshold(self) -> float:
-        """Returns the default threshold, as a share: 5 %, or twice the noise if that is more."""
-        if not self.is_enough:
-            return QUIET_THRESHOLD
-        return max(QUIET_THRESHOLD, -math.expm1(-NOISE_IN_THRESHOLD * self.noise))
+        """Returns the default threshold, as a share."""
+        return supported_threshold(self.noise) if self.is_enough else QUIET_THRESHOLD
 
     def judge(self, today: Sequence[float], *, threshold: float) -> Decision:
         """Judges today's rounds, by their images per second in the order in which they ran.

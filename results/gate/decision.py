@@ -19,8 +19,8 @@ from typing import NamedTuple
 from results.gate.findings import Decision, Verdict
 from results.intervals import LARGEST_LOG, Interval, t_quantile, variance
 
-# The threshold of a quiet machine; on another, so many times its noise.
-QUIET_THRESHOLD, NOISE_IN_THRESHOLD = 0.05, 2
+# The threshold of a quiet machine. A rate cannot drop by 100 %, and a machine with more noise shows nothing.
+QUIET_THRESHOLD, _LARGEST_THRESHOLD = 0.05, 0.9
 # With fewer rounds, the noise is hardly known.
 FEWEST_ROUNDS = 3
 _BOUND_CONFIDENCE = 0.99
@@ -117,6 +117,14 @@ def judge_apart(base_logs: Sequence[float], candidate_logs: Sequence[float], *, 
         rounds=rounds,
         threshold=threshold,
     )
+
+
+def supported_threshold(noise: float) -> float:
+    """Returns the threshold, as a share, that such noise allows: 5 %, or twice the noise if that is more.
+
+    `noise` is the standard deviation of log rates: of rounds if they decide, of sessions if these do.
+    """
+    return min(max(QUIET_THRESHOLD, 2 * noise), _LARGEST_THRESHOLD)
 
 
 def log_threshold(threshold: float) -> float:

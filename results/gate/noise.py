@@ -14,12 +14,10 @@ import msgspec
 import numpy as np
 
 from results import store
-from results.gate.decision import NOISE_IN_THRESHOLD, QUIET_THRESHOLD
+from results.gate.decision import supported_threshold
 from results.gate.findings import Verdict
 from results.gate.trial import SHORTEST_TRIAL, Trial
 
-# A rate cannot drop by 100 %, and a machine with such noise shows nothing.
-_LARGEST_THRESHOLD = 0.9
 _POWER = 0.95
 _CONFIDENCE = 0.95
 _TRIALS = 400
@@ -53,8 +51,8 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def threshold(self) -> float:
-        """Returns the threshold that the machine supports, as a share: 5 %, or twice the noise if that is more."""
-        return min(max(QUIET_THRESHOLD, NOISE_IN_THRESHOLD * self.noise), _LARGEST_THRESHOLD)
+        """Returns the threshold that the machine supports, as a share."""
+        return supported_threshold(self.noise)
 
 
 def estimate(base_rates: Sequence[float], candidate_rates: Sequence[float]) -> Noise:
