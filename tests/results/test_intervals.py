@@ -69,6 +69,13 @@ def test_how_much_runs_differ_shows_only_in_what_was_run_again() -> None:
     assert spread([[100.0, 100.0], [50.0, 55.0]]) == pytest.approx((math.log(1.1) / 2, 2))
 
 
+def test_a_spread_that_few_repeats_show_widens_more_than_one_that_is_assumed() -> None:
+    # 97.5 % of a t distribution with 4 degrees of freedom are below 2.776.
+    ends = (2 * math.exp(-0.2776), 2 * math.exp(0.2776))
+    assert Interval(2.0, 2.0, 2.0).widened(0.1, 4).bounds == pytest.approx(ends, rel=1e-4)
+    assert Interval(2.0, 2.0, 2.0).widened(0.1).high == pytest.approx(2 * math.exp(0.2))
+
+
 @pytest.mark.parametrize("repeats", [2, 3, 5])
 def test_an_interval_that_is_widened_by_few_repeats_of_another_setting_holds_the_truth(repeats: int) -> None:
     drawn = np.exp(0.05 * np.random.default_rng(repeats).standard_normal((1000, repeats + 1)))
