@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from statistics import geometric_mean
 
 from results.text import rounded
 
@@ -88,10 +89,7 @@ class Interval:
         return Interval(ratio, ratio / factor, ratio * factor)
 
     def widened(self, spread: float, degrees: int = 0) -> Interval:
-        """Returns a positive number with an independent spread (standard deviation, a share) added.
-
-        `degrees` are those of freedom with which the spread is known; 0: it is assumed.
-        """
+        """Returns a positive number with an independent spread added, of so many degrees of freedom (0: assumed)."""
         half = (t_quantile(0.975, degrees) if degrees else 2.0) * spread
         below = math.hypot(math.log(self.value / self.low), half)
         above = math.hypot(math.log(self.high / self.value), half)
@@ -117,11 +115,6 @@ def t_quantile(probability: float, degrees: float) -> float:
     from scipy import special  # its import takes longer than most others of `--help`
 
     return float(special.stdtrit(degrees, probability))
-
-
-def geometric_mean(rates: Sequence[float]) -> float:
-    """Returns the geometric mean of at least one rate."""
-    return math.exp(math.fsum(map(math.log, rates)) / len(rates)) if len(rates) > 1 else rates[0]
 
 
 def of_repeats(rates: Sequence[float], confidence: float = 0.95) -> Interval:

@@ -20,8 +20,8 @@ from results.record import strict
 
 # A smaller share of a step is never called significant.
 _LEAST_DIFFERENCE = 0.02
-# Of a single pair of runs, Student's t would say less than the assumption.
-_LEAST_DEGREES = 2
+# Of a single stage that ran twice, Student's t would say less than the assumption.
+_FEWEST_REPEATED = 2
 # A smaller share of a step gets no advice.
 WORTH_ADVICE = 0.05
 
@@ -153,9 +153,7 @@ class Breakdown:
         self.failed = next((stage.part for stage in stages if stage.failed), None)
         # Not of the fixed cost, which has another kind of step.
         repeated = [stage.rates for stage in stages if len(stage.rates) > 1 and stage.part is not Part.FIXED]
-        self.spread, self.degrees = intervals.spread(repeated)
-        if self.degrees < _LEAST_DEGREES:
-            self.spread, self.degrees = intervals.spread([])
+        self.spread, self.degrees = intervals.spread(repeated if len(repeated) >= _FEWEST_REPEATED else [])
         below = Interval(0.0, 0.0, 0.0)
         for stage in itertools.takewhile(lambda stage: not stage.failed, stages):
             if rate := self.rate_of(stage):

@@ -19,6 +19,9 @@ from statistics import median
 from results.gate import rounds
 from results.gate.comparison import UnlikeError, refuse_new_hardware, software_in_words
 from results.gate.decision import (
+    BOUND_CONFIDENCE,
+    CONFIDENCE,
+    POWER,
     QUIET_THRESHOLD,
     Evidence,
     Reasons,
@@ -44,7 +47,6 @@ LEAST_NOISE = 0.005
 _STUDENT_SHARE = 0.83
 _STRAY = 4.0
 _REPEATED_SHARE = 0.5
-_BOUND_CONFIDENCE, _CONFIDENCE, _POWER = 0.99, 0.95, 0.95
 
 
 def check(
@@ -191,7 +193,7 @@ class SessionLimits:
             sigma = MAD_TO_SIGMA * median(distances) * self.sessions / (self.sessions - 0.8)
             self.noise = max(LEAST_NOISE, sigma)
             self.bound = max(
-                _STUDENT_SHARE * t_quantile(_BOUND_CONFIDENCE, self.sessions - 1) * self.noise,
+                _STUDENT_SHARE * t_quantile(BOUND_CONFIDENCE, self.sessions - 1) * self.noise,
                 (1 + _STRAY / (self.sessions - 1)) * max(distances),
             )
 
@@ -214,8 +216,8 @@ class SessionLimits:
         error = self.noise * math.sqrt(1 + math.pi / (2 * self.sessions))  # of a session, and of a median of n
         # Student's quantile for a noise from the MAD, which is worth about half as many values (simulated).
         degrees = (self.sessions - 1) / 2
-        half_width = t_quantile((1 + _CONFIDENCE) / 2, degrees) * error
-        smallest = -math.expm1(-(max(limit, self.bound) + t_quantile(_POWER, degrees) * error))
+        half_width = t_quantile((1 + CONFIDENCE) / 2, degrees) * error
+        smallest = -math.expm1(-(max(limit, self.bound) + t_quantile(POWER, degrees) * error))
         evidence = Evidence(
             change=change,
             half_width=half_width,

@@ -130,15 +130,14 @@ def beats(one: Row, other: Row) -> bool:
     return is_faster(one.among_processes, other.among_processes, paired_rates(one, other))
 
 
-def paired_rates(one: Row, other: Row) -> list[list[float]]:
+def paired_rates(one: Row, other: Row) -> list[tuple[float, ...]]:
     """Returns the rates of both by repeat; empty unless all repeats are valid, and those of both ran in turn.
 
     If one ran first and the other later, a drift of the machine would make all pairs differ alike.
     """
     in_order = [sorted(row.records, key=operator.attrgetter("ended")) for row in (one, other)]
     pairs = rounds.pairs(*(RunGroup(title="", records=records) for records in in_order)) or []
-    is_whole = len(pairs) == len(one.records) == len(other.records)
-    return [list(rates) for rates in zip(*pairs, strict=True)] if is_whole else []
+    return list(zip(*pairs, strict=True)) if len(pairs) == len(one.records) == len(other.records) else []
 
 
 def winners(rows: Sequence[Row]) -> list[Winner]:
