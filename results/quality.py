@@ -127,7 +127,7 @@ def _of_conditions(
     if config.get("eval_only"):
         # The number of images decides on the number of steps.
         if steps == 1:
-            yield "All images fit in one step, so the rate is that of one step: reduce --eval_batch_size."
+            yield "The images are too few to measure more, so the rate is that of one step: reduce --eval_batch_size."
     elif 0 < steps < MIN_STEPS_FOR_INTERVAL:
         yield (
             f"Only {counted(steps, 'step')} {'was' if steps == 1 else 'were'} measured, too few for an interval: "

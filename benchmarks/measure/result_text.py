@@ -7,14 +7,12 @@ from typing import Any
 
 from results import step_statistics
 from results.intervals import Interval
-from results.measurement import Measurement, named_gpus
+from results.measurement import STEPS_FOR_P99, Measurement, named_gpus
 from results.record import Record
 from results.summary import summarize
 from results.text import amount, counted
 from results.utilisation import Utilisation
 from variable_mgr.transfers import NETWORK
-
-_STEPS_FOR_P99 = 100  # of fewer, not 99 % are within a percentile between the two longest
 
 
 def result_lines(record: Record) -> list[str]:
@@ -46,7 +44,7 @@ def step_lines(record: Record) -> list[str]:
         lines = [f"step:           {p50:.1f} ms median, {p99:.1f} ms at the 99th percentile"]
     else:
         seconds = measurement.step_seconds
-        rare = f"99 % {p99:.1f} ms" if len(seconds) >= _STEPS_FOR_P99 else f"all {1000 * max(seconds):.1f} ms"
+        rare = f"99 % {p99:.1f} ms" if len(seconds) >= STEPS_FOR_P99 else f"all {1000 * max(seconds):.1f} ms"
         rare += "" if derived.step_ms_p999 is None else f", of 99.9 % {derived.step_ms_p999:.1f} ms"
         lines = [
             f"latency:        {p50:.1f} ms median, of 90 % at most {p90:.1f} ms, of {rare}; "
