@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from statistics import geometric_mean
 
 from results.text import rounded
 
@@ -87,11 +88,12 @@ class Interval:
         factor = math.exp(math.hypot(self.log_half_width, other.log_half_width))
         return Interval(ratio, ratio / factor, ratio * factor)
 
-    def widened(self, spread: float) -> Interval:
-        """Returns a positive number with an independent spread (standard deviation, a share) added."""
-        below = math.hypot(math.log(self.value / self.low), 2 * spread)
-        above = math.hypot(math.log(self.high / self.value), 2 * spread)
-        return Interval(self.value, self.value * math.exp(-below), self.value * math.exp(above))
+    def widened(self, spread: float, degrees: int = 0) -> Interval:
+        """Returns a positive number with an independent spread added, of so many degrees of freedom (0: assumed)."""
+        half = (t_quantile(0.975, degrees) if degrees else 2.0) * spread
+        below = math.hypot(math.log(self.value / self.low), half)
+        above = math.hypot(math.log(self.high / self.value), half)
+        return Interval(self.value, self.value * math.exp(-below), self.value * exp(above))
 
     def rounded(self, number: float | None = None) -> str:
         """Returns the number, or another in its unit, rounded to the noise: see `results.text.rounded`."""
@@ -113,11 +115,6 @@ def t_quantile(probability: float, degrees: float) -> float:
     from scipy import special  # its import takes longer than most others of `--help`
 
     return float(special.stdtrit(degrees, probability))
-
-
-def geometric_mean(rates: Sequence[float]) -> float:
-    """Returns the geometric mean of at least one rate."""
-    return math.exp(math.fsum(map(math.log, rates)) / len(rates)) if len(rates) > 1 else rates[0]
 
 
 def of_repeats(rates: Sequence[float], confidence: float = 0.95) -> Interval:
@@ -143,17 +140,20 @@ def _squared_deviations(values: Sequence[float]) -> float:
     return math.fsum((value - middle) ** 2 for value in values)
 
 
-def spread(candidates: Iterable[Sequence[float]]) -> float | None:
-    """Returns by which share the rates of one candidate differ (standard deviation); None without repeats."""
+def spread(candidates: Iterable[Sequence[float]]) -> tuple[float, int]:
+    """Returns by which share the rates of one candidate differ (standard deviation), and its degrees of freedom.
+
+    Without repeats there are no degrees, and the share is an assumption.
+    """
     logs = [[math.log(rate) for rate in rates] for rates in candidates if len(rates) > 1]
     degrees = sum(len(each) - 1 for each in logs)
-    return math.sqrt(math.fsum(map(_squared_deviations, logs)) / degrees) if degrees else None
+    return (math.sqrt(math.fsum(map(_squared_deviations, logs)) / degrees), degrees) if degrees else (ASSUMED_SPREAD, 0)
 
 
-def between_runs(candidates: Iterable[Sequence[float]]) -> float:
-    """Returns by which share equal processes differ (standard deviation): what repeats show, or an assumption."""
-    shown = spread(candidates)
-    return ASSUMED_SPREAD if shown is None else max(LEAST_SPREAD, shown)
+def between_runs(candidates: Iterable[Sequence[float]]) -> tuple[float, int]:
+    """Returns the `spread` of equal processes, which is at least LEAST_SPREAD."""
+    shown, degrees = spread(candidates)
+    return max(LEAST_SPREAD, shown), degrees
 
 
 def is_faster(one: Interval, other: Interval, blocks: Sequence[Sequence[float]] = ()) -> bool:

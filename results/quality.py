@@ -43,12 +43,14 @@ def quality_warnings(
     measurement: Measurement, derived: Derived, config: Mapping[str, Any], environment: Mapping[str, Any]
 ) -> list[str]:
     """Returns a sentence for each reason not to rely on the number of a run, from the parts of its record."""
+    is_training = not config.get("forward_only")
+    averages_every = (config.get("modifiers") or {}).get("local_sgd_steps", 0) if is_training else 0
     return [
-        *_of_conditions(measurement, config, environment),
+        *_of_conditions(measurement, config, environment, averages_every),
         *_of_workers(measurement, derived, config),
         *_of_gpus(measurement),
         *_of_input(measurement, derived, config),
-        *_of_steps(measurement, derived, is_training=not config.get("forward_only")),
+        *_of_steps(measurement, derived, averages_every or 1, is_training=is_training),
         *_of_evaluations(measurement, config.get("stop_at_top_1_accuracy")),
     ]
 
@@ -99,11 +101,10 @@ def _of_evaluations(measurement: Measurement, wanted: float | None) -> Iterator[
 
 
 def _of_conditions(
-    measurement: Measurement, config: Mapping[str, Any], environment: Mapping[str, Any]
+    measurement: Measurement, config: Mapping[str, Any], environment: Mapping[str, Any], averages_every: int
 ) -> Iterator[str]:
     steps, cores = len(measurement.step_seconds), environment["cpu_cores_usable"]
-    averages_every = (config.get("modifiers") or {}).get("local_sgd_steps", 0)
-    if not config.get("forward_only") and averages_every and steps % averages_every:
+    if averages_every and steps % averages_every:
         yield (
             f"{steps} steps are no whole rounds of {averages_every} (--local_sgd_steps), each with one "
             "averaging of the weights, so the rate has too many or too few: set --num_batches to "
@@ -126,7 +127,7 @@ def _of_conditions(
     if config.get("eval_only"):
         # The number of images decides on the number of steps.
         if steps == 1:
-            yield "All images fit in one step, so the rate is that of one step: reduce --eval_batch_size."
+            yield "The images are too few to measure more, so the rate is that of one step: reduce --eval_batch_size."
     elif 0 < steps < MIN_STEPS_FOR_INTERVAL:
         yield (
             f"Only {counted(steps, 'step')} {'was' if steps == 1 else 'were'} measured, too few for an interval: "
@@ -201,15 +202,15 @@ def _why_it_waited(measurement: Measurement, derived: Derived, config: Mapping[s
     return f"{why}; {advice(stages, of_run)}"
 
 
-def _of_steps(measurement: Measurement, derived: Derived, *, is_training: bool) -> Iterator[str]:
+def _of_steps(measurement: Measurement, derived: Derived, round_steps: int, *, is_training: bool) -> Iterator[str]:
     seconds = measurement.step_seconds
     if (share := _jitter_share(measurement, derived)) > _UNSTEADY_SHARE:
         yield (
             f"The steps are unsteady (jitter {share:.0%} of the rate): look for other load, thermal throttling or slow "
             "input."
         )
-    if len(seconds) >= _MIN_STEPS_FOR_TREND:
-        half = len(seconds) // 2
+    half = len(seconds) // (2 * round_steps) * round_steps  # one step of a round also averages
+    if len(seconds) >= _MIN_STEPS_FOR_TREND and half:
         change = sum(seconds[-half:]) / sum(seconds[:half]) - 1
         if abs(change) > _DRIFT_SHARE:
             yield (

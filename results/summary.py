@@ -244,16 +244,16 @@ def _rates(records: Sequence[Record]) -> list[float]:
     return [rate for record in records if (rate := record.derived.images_per_sec) is not None]
 
 
-def between_runs(rows: Iterable[Row]) -> float:
-    """Returns by which share equal processes differ, as far as the repeats of rows with a rate show it together."""
+def between_runs(rows: Iterable[Row]) -> tuple[float, int]:
+    """Returns by which share equal processes differ, and its degrees of freedom, by all repeats of rows with a rate."""
     return intervals.between_runs(_rates(row.valid) for row in rows)
 
 
-def _among_processes(row: Row, between: float) -> Row:
+def _among_processes(row: Row, between: tuple[float, int]) -> Row:
     rate = row.images_per_sec
     if rate is None:
         return row
-    return dataclasses.replace(row, among_processes=rate.widened(between) if len(row.valid) == 1 else rate)
+    return dataclasses.replace(row, among_processes=rate.widened(*between) if len(row.valid) == 1 else rate)
 
 
 def hardware_in_words(record: Record) -> str:

@@ -263,9 +263,9 @@ def evaluate_checkpoint(config: Config, log: RunLog, display: Display, team: Tea
 
 
 def _measured(evaluator: Evaluator, session: tf.compat.v1.Session, log: RunLog, display: Display) -> dict[str, Any]:
-    """Returns the result of a pass over the images, and measures its steps, but not the last if it is not full.
+    """Returns the result of a pass over the images, and measures its full steps but for the first, which opens files.
 
-    The first step is taken before: in it TensorFlow optimises the graph.
+    One more is taken before: in it TensorFlow optimises the graph. If nothing else is left, the first is measured.
     """
 
     def timed() -> Iterator[tuple[np.ndarray, float]]:
@@ -281,12 +281,15 @@ def _measured(evaluator: Evaluator, session: tf.compat.v1.Session, log: RunLog, 
     display.phase(FIRST_STEP, 1)
     note(log.first, *next(timed()))
     display.phase("measuring", None)
-    totals, begin = np.zeros(4), time.perf_counter()
-    log.opened_at = begin
+    log.opened_at = begin = time.perf_counter()
     with log.telemetry or contextlib.nullcontext():
-        for batch, seconds in timed():
-            totals += batch
-            if batch[0] == evaluator.images_per_step or not log.measured.step_seconds:
-                log.images_per_step = int(batch[0])
+        steps = timed()
+        first = totals, _ = next(steps)
+        log.images_per_step = int(totals[0])
+        for batch, seconds in steps:
+            totals = totals + batch
+            if batch[0] == evaluator.images_per_step:
                 note(log.measured, batch, seconds)
+    if not log.measured.step_seconds:
+        note(log.measured, *first)
     return {**result_of(totals), "seconds": time.perf_counter() - begin}

@@ -22,7 +22,7 @@ from benchmarks.option import Flag, Groups, only
 from benchmarks.process.signals import until_stopped
 from benchmarks.sweep import grid
 from results.gate import noise
-from results.gate.decision import FEWEST_ROUNDS, NOISE_IN_THRESHOLD, QUIET_THRESHOLD
+from results.gate.decision import FEWEST_ROUNDS, QUIET_THRESHOLD, supported_threshold
 from results.gate.noise import Noise
 
 _REPEATS = 10
@@ -124,7 +124,7 @@ def _advice(result: Noise) -> str:
             "Noisy: look for other load (doctor reports how quiet the machine is), measure longer (--num_batches), or "
             f"{advice}; then calibrate again."
         )
-    if NOISE_IN_THRESHOLD * result.high > QUIET_THRESHOLD:
+    if supported_threshold(result.high) > QUIET_THRESHOLD:
         return "Quiet enough for 5 %, but these repeats are too few to be sure: increase --repeats."
     return "Quiet enough for 5 %."
 

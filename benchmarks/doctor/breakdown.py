@@ -20,8 +20,8 @@ from results.record import strict
 
 # A smaller share of a step is never called significant.
 _LEAST_DIFFERENCE = 0.02
-# Of a single pair of runs, Student's t would say less than the assumption.
-_LEAST_DEGREES = 2
+# Of a single stage that ran twice, Student's t would say less than the assumption.
+_FEWEST_REPEATED = 2
 # A smaller share of a step gets no advice.
 WORTH_ADVICE = 0.05
 
@@ -153,9 +153,7 @@ class Breakdown:
         self.failed = next((stage.part for stage in stages if stage.failed), None)
         # Not of the fixed cost, which has another kind of step.
         repeated = [stage.rates for stage in stages if len(stage.rates) > 1 and stage.part is not Part.FIXED]
-        degrees = sum(len(rates) - 1 for rates in repeated)
-        shown = intervals.spread(repeated) if degrees >= _LEAST_DEGREES else None
-        self.spread, self.degrees = (intervals.ASSUMED_SPREAD, 0) if shown is None else (shown, degrees)
+        self.spread, self.degrees = intervals.spread(repeated if len(repeated) >= _FEWEST_REPEATED else [])
         below = Interval(0.0, 0.0, 0.0)
         for stage in itertools.takewhile(lambda stage: not stage.failed, stages):
             if rate := self.rate_of(stage):
@@ -169,9 +167,7 @@ class Breakdown:
         rate, processes = stage.images_per_sec, max(1, len(stage.rates))
         if rate is None or processes == 1 and not rate.is_known:
             return rate
-        quantile = intervals.t_quantile(0.975, self.degrees) if self.degrees else 2.0
-        factor = math.exp(math.hypot(rate.bounded.log_half_width, quantile * self.spread / math.sqrt(processes)))
-        return Interval(rate.value, rate.value / factor, rate.value * factor)
+        return rate.bounded.widened(self.spread / math.sqrt(processes), self.degrees)
 
     def cost_of(self, part: Part) -> Cost | None:
         """Returns what a part adds; None if that is unknown."""

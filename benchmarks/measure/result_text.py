@@ -7,7 +7,7 @@ from typing import Any
 
 from results import step_statistics
 from results.intervals import Interval
-from results.measurement import Measurement, named_gpus
+from results.measurement import STEPS_FOR_P99, Measurement, named_gpus
 from results.record import Record
 from results.summary import summarize
 from results.text import amount, counted
@@ -43,10 +43,12 @@ def step_lines(record: Record) -> list[str]:
     if not record.config.get("forward_only") or measurement.tower_step_seconds:
         lines = [f"step:           {p50:.1f} ms median, {p99:.1f} ms at the 99th percentile"]
     else:
-        rare = "" if derived.step_ms_p999 is None else f", of 99.9 % {derived.step_ms_p999:.1f} ms"
+        seconds = measurement.step_seconds
+        rare = f"99 % {p99:.1f} ms" if len(seconds) >= STEPS_FOR_P99 else f"all {1000 * max(seconds):.1f} ms"
+        rare += "" if derived.step_ms_p999 is None else f", of 99.9 % {derived.step_ms_p999:.1f} ms"
         lines = [
-            f"latency:        {p50:.1f} ms median, of 90 % at most {p90:.1f} ms, of 99 % {p99:.1f} ms{rare}; "
-            f"{len(measurement.step_seconds)} batches of {measurement.images_per_step}"
+            f"latency:        {p50:.1f} ms median, of 90 % at most {p90:.1f} ms, of {rare}; "
+            f"{len(seconds)} batches of {measurement.images_per_step}"
         ]
     if derived.compile_seconds is not None:
         lines.append(f"compiling:      XLA made the first step {derived.compile_seconds:.1f} s longer")

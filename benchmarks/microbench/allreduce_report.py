@@ -63,7 +63,8 @@ class Timing:
 def winner(seconds: Mapping[str, Sequence[float]]) -> tuple[str | None, str]:
     """Returns the reduction that is clearly faster than all others, and a phrase with its lead.
 
-    Each round ran every reduction once, so rounds are compared in pairs, by a t test at 99 %.
+    Each round ran every reduction once, so rounds are compared in pairs, by a t test at 99 %. The fastest must also
+    have the shortest mean time, which one long round can change.
 
     Args:
         seconds: of each reduction, as many as rounds.
@@ -72,9 +73,9 @@ def winner(seconds: Mapping[str, Sequence[float]]) -> tuple[str | None, str]:
     if len(names) < 2:
         return (names[0], f"{names[0]} (the only one)") if names else (None, "none is valid")
     means = {name: statistics.fmean(times) for name, times in seconds.items()}
-    first, second = sorted(names, key=lambda name: means[name])[:2]
-    slower = slower_than_best([[1 / times for times in seconds[name]] for name in names])
-    ties = sorted((name for index, name in enumerate(names) if index not in slower), key=lambda name: means[name])
+    first, second, *_ = by_mean = sorted(names, key=lambda name: means[name])
+    slower = {names[index] for index in slower_than_best([[1 / times for times in seconds[name]] for name in names])}
+    ties = [name for name in by_mean if name == first or name not in slower]
     if len(ties) > 1:
         return None, f"no clear winner: {first_few(ties, ', ')}"
     return first, f"{first} by {means[second] / means[first] - 1:.0%}"

@@ -10,20 +10,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from statistics import geometric_mean
 
 from benchmarks.config import run_flags
 from benchmarks.sweep.grid import Cell
 from benchmarks.tune.search_stages import Texts
-from results.intervals import (
-    ENOUGH_REPEATS,
-    LEAST_SPREAD,
-    Interval,
-    between_runs,
-    geometric_mean,
-    is_faster,
-    of_repeats,
-    slower_than_best,
-)
+from results import intervals
+from results.intervals import ENOUGH_REPEATS, LEAST_SPREAD, Interval, is_faster, of_repeats, slower_than_best
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL, rate, rate_interval
 
 # A candidate that has no result for want of time has a reason that begins so.
@@ -121,7 +114,7 @@ class Row:
         return Interval.of(self.images_per_sec, self.low, self.high)
 
 
-def interval_of(runs: Sequence[Outcome], between: float = LEAST_SPREAD) -> Interval:
+def interval_of(runs: Sequence[Outcome], between: float = LEAST_SPREAD, degrees: int = 0) -> Interval:
     """Returns the geometric mean of the rates of valid runs; its bounds are unknown with too few steps.
 
     With three runs or more, they come from the spread between runs. With fewer, they come from the spread between
@@ -133,7 +126,7 @@ def interval_of(runs: Sequence[Outcome], between: float = LEAST_SPREAD) -> Inter
     counted = [run for run in runs if len(run.step_seconds) >= MIN_STEPS_FOR_INTERVAL] or runs
     widths = [rate_interval(run.step_seconds, run.images_per_step).log_half_width for run in counted]
     middle, factor = geometric_mean(_rates(counted)), math.exp(math.hypot(*widths) / len(counted))
-    return Interval(middle, middle / factor, middle * factor).widened(between / math.sqrt(len(counted)))
+    return Interval(middle, middle / factor, middle * factor).widened(between / math.sqrt(len(counted)), degrees)
 
 
 def _rates(runs: Sequence[Outcome]) -> list[float]:
@@ -229,8 +222,8 @@ class Halving:
         return not candidate.is_valid, -rounds, -geometric_mean(_rates(runs)) if runs else 0.0
 
     def _interval(self, candidate: Candidate) -> Interval:
-        between = between_runs(_rates([*each.runs, *each.repeats]) for each in self.candidates)
-        return interval_of(candidate.counted, between)
+        between = intervals.between_runs(_rates([*each.runs, *each.repeats]) for each in self.candidates)
+        return interval_of(candidate.counted, *between)
 
     def _row(self, candidate: Candidate) -> Row:
         runs = candidate.counted

@@ -19,7 +19,9 @@ from statistics import median
 from results.gate import rounds
 from results.gate.comparison import UnlikeError, refuse_new_hardware, software_in_words
 from results.gate.decision import (
-    NOISE_IN_THRESHOLD,
+    BOUND_CONFIDENCE,
+    CONFIDENCE,
+    POWER,
     QUIET_THRESHOLD,
     Evidence,
     Reasons,
@@ -27,6 +29,7 @@ from results.gate.decision import (
     halves,
     in_words,
     log_threshold,
+    supported_threshold,
 )
 from results.gate.findings import Decision, Finding, Findings, Side, Verdict
 from results.gate.rounds import Key, RunGroup, Session, session_of, sessions
@@ -44,7 +47,6 @@ LEAST_NOISE = 0.005
 _STUDENT_SHARE = 0.83
 _STRAY = 4.0
 _REPEATED_SHARE = 0.5
-_BOUND_CONFIDENCE, _CONFIDENCE, _POWER = 0.99, 0.95, 0.95
 
 
 def check(
@@ -191,16 +193,14 @@ class SessionLimits:
             sigma = MAD_TO_SIGMA * median(distances) * self.sessions / (self.sessions - 0.8)
             self.noise = max(LEAST_NOISE, sigma)
             self.bound = max(
-                _STUDENT_SHARE * t_quantile(_BOUND_CONFIDENCE, self.sessions - 1) * self.noise,
+                _STUDENT_SHARE * t_quantile(BOUND_CONFIDENCE, self.sessions - 1) * self.noise,
                 (1 + _STRAY / (self.sessions - 1)) * max(distances),
             )
 
     @property
     def threshold(self) -> float:
-        """Returns the default threshold, as a share: 5 %, or twice the noise if that is more."""
-        if not self.is_enough:
-            return QUIET_THRESHOLD
-        return max(QUIET_THRESHOLD, -math.expm1(-NOISE_IN_THRESHOLD * self.noise))
+        """Returns the default threshold, as a share."""
+        return supported_threshold(self.noise) if self.is_enough else QUIET_THRESHOLD
 
     def judge(self, today: Sequence[float], *, threshold: float) -> Decision:
         """Judges today's rounds, by their images per second in the order in which they ran.
@@ -216,8 +216,8 @@ class SessionLimits:
         error = self.noise * math.sqrt(1 + math.pi / (2 * self.sessions))  # of a session, and of a median of n
         # Student's quantile for a noise from the MAD, which is worth about half as many values (simulated).
         degrees = (self.sessions - 1) / 2
-        half_width = t_quantile((1 + _CONFIDENCE) / 2, degrees) * error
-        smallest = -math.expm1(-(max(limit, self.bound) + t_quantile(_POWER, degrees) * error))
+        half_width = t_quantile((1 + CONFIDENCE) / 2, degrees) * error
+        smallest = -math.expm1(-(max(limit, self.bound) + t_quantile(POWER, degrees) * error))
         evidence = Evidence(
             change=change,
             half_width=half_width,

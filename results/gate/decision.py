@@ -19,13 +19,11 @@ from typing import NamedTuple
 from results.gate.findings import Decision, Verdict
 from results.intervals import LARGEST_LOG, Interval, t_quantile, variance
 
-# The threshold of a quiet machine; on another, so many times its noise.
-QUIET_THRESHOLD, NOISE_IN_THRESHOLD = 0.05, 2
+# The threshold of a quiet machine. A rate cannot drop by 100 %, and a machine with more noise shows nothing.
+QUIET_THRESHOLD, _LARGEST_THRESHOLD = 0.05, 0.9
 # With fewer rounds, the noise is hardly known.
 FEWEST_ROUNDS = 3
-_BOUND_CONFIDENCE = 0.99
-_INTERVAL_CONFIDENCE = 0.95
-_POWER = 0.95
+BOUND_CONFIDENCE, CONFIDENCE, POWER = 0.99, 0.95, 0.95
 # A drop of exactly the threshold counts, and logarithms round.
 _ROUNDING = 1e-9
 
@@ -119,6 +117,11 @@ def judge_apart(base_logs: Sequence[float], candidate_logs: Sequence[float], *, 
     )
 
 
+def supported_threshold(noise: float) -> float:
+    """Returns the share that noise (standard deviation of log rates) allows: 5 %, or twice the noise if more."""
+    return min(max(QUIET_THRESHOLD, 2 * noise), _LARGEST_THRESHOLD)
+
+
 def log_threshold(threshold: float) -> float:
     """Returns the logarithm by which a rate must change to matter.
 
@@ -168,13 +171,13 @@ def _judge_sample(
     `repeat_error` is the standard error of a mean over half of the rounds, which must repeat the change.
     """
     limit = log_threshold(threshold)
-    bound = t_quantile(_BOUND_CONFIDENCE, degrees) * error
+    bound = t_quantile(BOUND_CONFIDENCE, degrees) * error
     # The drop that meets each condition often enough, if the noise is as large as the sample's.
-    missed = (1 - _POWER) / max(1, len(repeats))
+    missed = (1 - POWER) / max(1, len(repeats))
     seen_again = limit + t_quantile(1 - missed, degrees) * repeat_error
     evidence = Evidence(
         change=mean,
-        half_width=t_quantile((1 + _INTERVAL_CONFIDENCE) / 2, degrees) * error,
+        half_width=t_quantile((1 + CONFIDENCE) / 2, degrees) * error,
         bound=bound,
         margin=bound,
         repeats=repeats,
@@ -221,7 +224,7 @@ def _detectable(degrees: float) -> float:
     # How many standard errors a change must be for its bound to exclude zero often enough: noncentral t.
     from scipy import special
 
-    return float(special.nctdtrinc(degrees, 1 - _POWER, t_quantile(_BOUND_CONFIDENCE, degrees)))
+    return float(special.nctdtrinc(degrees, 1 - POWER, t_quantile(BOUND_CONFIDENCE, degrees)))
 
 
 def _expm1(log: float) -> float:

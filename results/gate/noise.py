@@ -14,14 +14,10 @@ import msgspec
 import numpy as np
 
 from results import store
-from results.gate.decision import NOISE_IN_THRESHOLD, QUIET_THRESHOLD
+from results.gate.decision import CONFIDENCE, POWER, supported_threshold
 from results.gate.findings import Verdict
 from results.gate.trial import SHORTEST_TRIAL, Trial
 
-# A rate cannot drop by 100 %, and a machine with such noise shows nothing.
-_LARGEST_THRESHOLD = 0.9
-_POWER = 0.95
-_CONFIDENCE = 0.95
 _TRIALS = 400
 
 
@@ -53,8 +49,8 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def threshold(self) -> float:
-        """Returns the threshold that the machine supports, as a share: 5 %, or twice the noise if that is more."""
-        return min(max(QUIET_THRESHOLD, NOISE_IN_THRESHOLD * self.noise), _LARGEST_THRESHOLD)
+        """Returns the threshold that the machine supports, as a share."""
+        return supported_threshold(self.noise)
 
 
 def estimate(base_rates: Sequence[float], candidate_rates: Sequence[float]) -> Noise:
@@ -67,7 +63,7 @@ def estimate(base_rates: Sequence[float], candidate_rates: Sequence[float]) -> N
 
     ratios = [math.log(candidate / base) for base, candidate in zip(base_rates, candidate_rates, strict=True)]
     noise = statistics.stdev(ratios) / math.sqrt(2)
-    degrees, tail = len(ratios) - 1, (1 - _CONFIDENCE) / 2
+    degrees, tail = len(ratios) - 1, (1 - CONFIDENCE) / 2
     low, high = (noise * math.sqrt(degrees / float(stats.chi2.ppf(share, degrees))) for share in (1 - tail, tail))
     return Noise(noise=noise, low=low, high=high, rounds=len(ratios))
 
@@ -90,7 +86,7 @@ def rounds_needed(noise: float, *, drop: float, threshold: float, most: int) -> 
         return trial.decision.verdict is Verdict.REGRESSED
 
     def suffices(rounds: int) -> bool:
-        return sum(finds(sample, rounds) for sample in samples) >= _POWER * _TRIALS
+        return sum(finds(sample, rounds) for sample in samples) >= POWER * _TRIALS
 
     if not suffices(most):
         return None

@@ -10,6 +10,8 @@ import itertools
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 
+from results.gate import rounds
+from results.gate.rounds import RunGroup
 from results.intervals import is_faster
 from results.record import differing, flags_of_command
 from results.report.anomalies import differences, title
@@ -128,10 +130,14 @@ def beats(one: Row, other: Row) -> bool:
     return is_faster(one.among_processes, other.among_processes, paired_rates(one, other))
 
 
-def paired_rates(one: Row, other: Row) -> list[list[float]]:
-    """Returns the rates of both by repeat; empty unless both have as many repeats, and all are valid."""
-    blocks = [[record.derived.images_per_sec or 0.0 for record in row.records] for row in (one, other)]
-    return blocks if len(one.records) == len(other.records) and all(map(all, blocks)) else []
+def paired_rates(one: Row, other: Row) -> list[tuple[float, ...]]:
+    """Returns the rates of both by repeat; empty unless all repeats are valid, and those of both ran in turn.
+
+    If one ran first and the other later, a drift of the machine would make all pairs differ alike.
+    """
+    in_order = [sorted(row.records, key=operator.attrgetter("ended")) for row in (one, other)]
+    pairs = rounds.pairs(*(RunGroup(title="", records=records) for records in in_order)) or []
+    return list(zip(*pairs, strict=True)) if len(pairs) == len(one.records) == len(other.records) else []
 
 
 def winners(rows: Sequence[Row]) -> list[Winner]:

@@ -44,7 +44,7 @@ class Curve:
         rows: by that number, in ascending order; all have a rate.
         shared: the numbers whose devices share hardware, which are not fitted.
         spreads: of each number, the standard deviation of the rate's logarithm.
-        degrees: of freedom of the spreads; None if nothing was repeated and they are assumed.
+        degrees: of freedom of the spreads; 0 if nothing was repeated and they are assumed.
     """
 
     panel: str
@@ -53,7 +53,7 @@ class Curve:
     rows: Mapping[int, Row]
     shared: frozenset[int]
     spreads: Mapping[int, float]
-    degrees: int | None
+    degrees: int
 
     @property
     def fitted(self) -> list[int]:
@@ -70,7 +70,7 @@ class Curve:
         """The law; None with fewer than two numbers to fit, or if they do not fit it."""
         if len(self.fitted) < 2 or _rising(self.points):
             return None
-        return scaling_law.fit(self.points, self.degrees)
+        return scaling_law.fit(self.points, self.degrees or None)
 
     @property
     def title(self) -> str:
@@ -84,14 +84,14 @@ class Curve:
 
     def rate(self, number: int) -> Interval:
         """Returns a measured rate."""
-        return scaling_law.ratio(self.rows[number].rate, self.spreads[number], self.degrees)
+        return Interval(self.rows[number].rate).bounded.widened(self.spreads[number], self.degrees)
 
     def speed_up(self, number: int) -> Interval | None:
         """Returns a measured speed-up over one device or worker; None if that was not measured."""
         if 1 not in self.rows:
             return None
         spread = math.hypot(self.spreads[number], self.spreads[1]) if number > 1 else 0.0
-        return scaling_law.ratio(self.rows[number].rate / self.rows[1].rate, spread, self.degrees)
+        return Interval(self.rows[number].rate / self.rows[1].rate).bounded.widened(spread, self.degrees)
 
 
 def curves(rows: Sequence[Row], nouns: Iterable[str] = _VARYING, least: int = _FEWEST_FOR_REPORT) -> Iterator[Curve]:
@@ -123,8 +123,7 @@ def to_report(rows: Sequence[Row]) -> list[Curve]:
 def _curve(noun: str, rows: Mapping[int, Row]) -> Curve:
     first = next(iter(rows.values()))
     # Repeats of all numbers together show how much equal processes differ.
-    degrees = sum(len(row.valid) - 1 for row in rows.values()) or None
-    between = between_runs(rows.values())
+    between, degrees = between_runs(rows.values())
     spreads = {number: _spread(row, between) for number, row in rows.items()}
     cores = {number: row.records[0].environment.get("cpu_cores_usable") for number, row in rows.items()}
     shared = frozenset(number for number, row in rows.items() if shares(row.config, noun, cores[number]))
@@ -337,7 +336,7 @@ def _assumed(curve: Curve, fit: Fit) -> Iterator[str]:
     )
     if not fit.has_kappa:
         yield "Two numbers show only sigma: measure a third."
-    if curve.degrees is None:
+    if not curve.degrees:
         yield f"Nothing was repeated: equal runs are assumed to differ by {intervals.ASSUMED_SPREAD:.0%}."
     if 1 not in curve.rows:
         yield f"One {curve.noun} was not measured: efficiencies are over its rate by the law."

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from results.intervals import Interval, exp, t_quantile
+from results.intervals import Interval
 
 # Farther away than this many times the largest measured number, nothing is predicted.
 FARTHEST = 4
@@ -162,11 +162,3 @@ def _non_negative(design: np.ndarray, targets: np.ndarray) -> np.ndarray:
     from scipy import optimize  # imported late: it takes its time
 
     return np.stack([optimize.nnls(design, target)[0] for target in targets])
-
-
-def ratio(over: float, spread: float, degrees: int | None) -> Interval:
-    """Returns a measured rate, or a ratio of rates, with the interval that the spread of its logarithm gives."""
-    from scipy import special  # imported late: it is slower to import than this module
-
-    half = (float(special.ndtri(1 - _TAIL)) if degrees is None else t_quantile(1 - _TAIL, degrees)) * spread
-    return Interval(over, over * math.exp(-half), over * exp(half))

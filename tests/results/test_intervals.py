@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
-from results.intervals import Interval, is_faster, of_repeats, slower_than_best, spread
+from results.intervals import Interval, between_runs, is_faster, of_repeats, slower_than_best, spread
 
 UNKNOWN = Interval(6.0)
 
@@ -63,9 +64,23 @@ def test_the_interval_of_repeats_by_hand() -> None:
 
 
 def test_how_much_runs_differ_shows_only_in_what_was_run_again() -> None:
-    assert spread([[100.0], [50.0]]) is None
-    assert spread([[100.0, 110.0], [50.0]]) == pytest.approx(math.log(1.1) / math.sqrt(2))
-    assert spread([[100.0, 100.0], [50.0, 55.0]]) == pytest.approx(math.log(1.1) / 2)
+    assert spread([[100.0], [50.0]]) == (0.1, 0)
+    assert spread([[100.0, 110.0], [50.0]]) == pytest.approx((math.log(1.1) / math.sqrt(2), 1))
+    assert spread([[100.0, 100.0], [50.0, 55.0]]) == pytest.approx((math.log(1.1) / 2, 2))
+
+
+def test_a_spread_that_few_repeats_show_widens_more_than_one_that_is_assumed() -> None:
+    # 97.5 % of a t distribution with 4 degrees of freedom are below 2.776.
+    ends = (2 * math.exp(-0.2776), 2 * math.exp(0.2776))
+    assert Interval(2.0, 2.0, 2.0).widened(0.1, 4).bounds == pytest.approx(ends, rel=1e-4)
+    assert Interval(2.0, 2.0, 2.0).widened(0.1).high == pytest.approx(2 * math.exp(0.2))
+
+
+@pytest.mark.parametrize("repeats", [2, 3, 5])
+def test_an_interval_that_is_widened_by_few_repeats_of_another_setting_holds_the_truth(repeats: int) -> None:
+    drawn = np.exp(0.05 * np.random.default_rng(repeats).standard_normal((1000, repeats + 1)))
+    ranges = [Interval(own, own, own).widened(*between_runs([others])) for own, *others in drawn.tolist()]
+    assert sum(each.low < 1 < each.high for each in ranges) >= 940
 
 
 def test_what_blocks_have_in_common_hides_no_difference() -> None:

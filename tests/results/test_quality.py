@@ -42,6 +42,14 @@ def test_steps_that_are_no_whole_rounds_are_named() -> None:
     assert _warnings([0.1] * 10, modifiers=modifiers, forward_only=True) == ""
 
 
+@pytest.mark.parametrize("rounds", [1, 3, 5])
+def test_the_halves_of_local_sgd_have_as_many_averagings(rounds: int) -> None:
+    seconds, modifiers = ([0.1] * 15 + [0.6]) * rounds, {"local_sgd_steps": 16}
+    assert _warnings(seconds, modifiers=modifiers) == ""
+    slower = seconds + [1.3 * each for each in seconds]
+    assert "The second half of the steps was 30% slower" in _warnings(slower, modifiers=modifiers)
+
+
 def test_an_evaluation_of_one_step_is_named() -> None:
     assert _warnings([0.1], eval_only=True).endswith("that of one step: reduce --eval_batch_size.")
     assert _warnings([0.1, 0.1], eval_only=True) == ""

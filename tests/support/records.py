@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,12 @@ def fake_run(
         reason=reason,
         warnings=warnings,
     )
+
+
+def at_minutes(runs: Sequence[Record], minutes: Iterable[int]) -> list[Record]:
+    """The runs, as if they had ended at these minutes of an hour."""
+    times = (f"2026-01-01T00:{minute:02d}:00+00:00" for minute in minutes)
+    return [replace(run, identity=replace(run.identity, time_utc=at)) for run, at in zip(runs, times, strict=True)]
 
 
 def night(day: int, rate: float = 100.0, rounds: int = 3, **config: object) -> list[Record]:

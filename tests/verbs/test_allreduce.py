@@ -164,6 +164,7 @@ def test_a_reduction_that_some_numbers_of_devices_cannot_run_is_measured_on_the_
         ({"a": [1.0, 2.0, 4.0], "b": [1.5, 1.5, 4.0]}, (None, "no clear winner: a, b")),
         ({name: [1.0 + (name == "c")] * 3 for name in "bacde"}, (None, "no clear winner: b, a, d, and 1 more")),
         ({"a": [1.0, 1.0], "b": [2.0, 2.0]}, (None, "no clear winner: a, b")),
+        ({"a": [1.0] * 99 + [50.0], "b": [1.4] * 100}, (None, "no clear winner: b, a")),
         ({"a": [1.0]}, ("a", "a (the only one)")),
         ({}, (None, "none is valid")),
     ],

@@ -63,7 +63,7 @@ def test_one_device_finds_in_the_checkpoint_what_was_found_during_training(
     assert after["loss"] == pytest.approx(during["loss"], rel=1e-5)
     whole_rounds = "--variable_update=local_sgd" in manager  # of 4 steps, warm-up and measured ones
     assert (after["step"], after["images"]) == (8 if whole_rounds else 5, IMAGES)
-    assert len(alone.measured.step_seconds) == 3  # the last batch is not full
+    assert len(alone.measured.step_seconds) == 2  # the first opens the files, and the last is not full
 
 
 @pytest.mark.slow

@@ -32,6 +32,11 @@ OVERFLOWED = {"loss_scales": [8.0, 4.0, 4.0, 8.0, 4.0], "skipped_updates": [1.0,
             "latency:        1.0 ms median, of 90 % at most 1.0 ms, of 99 % 1.0 ms; 999 batches of 8",
         ),
         (
+            {"step_seconds": [0.001] * 9 + [0.009]},
+            OF_INFERENCE,
+            "latency:        1.0 ms median, of 90 % at most 1.8 ms, of all 9.0 ms; 10 batches of 8",
+        ),
+        (
             {"step_seconds": [0.001] * 998 + [0.009] * 2},
             OF_INFERENCE,
             "latency:        1.0 ms median, of 90 % at most 1.0 ms, of 99 % 1.0 ms, of 99.9 % 9.0 ms; "

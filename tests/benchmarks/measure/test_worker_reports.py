@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -117,7 +118,7 @@ def test_as_many_completions_as_workers_are_a_global_step() -> None:
     slow = asynchronous(2.5, 5.0, losses=[10.0, 20.0], staleness=[3, 4])
     both = together([fast, slow])
     # The window closes at 4.0: 1.0 and 2.0 are a global step, then 2.5 and 3.0; 4.0 is alone and does not count.
-    assert both.step_seconds == [2.0, 1.0]
+    assert both.step_seconds == pytest.approx([2 / 1.4] * 2), "1.4 worker steps in a second"
     assert both.losses == [1.5, 6.5]
     assert both.images_per_step == 2 * IMAGES
     assert both.tower_step_seconds == [[1.0, 1.0, 1.0], [2.5]]
@@ -127,9 +128,15 @@ def test_as_many_completions_as_workers_are_a_global_step() -> None:
 
 def test_workers_that_only_infer_wait_for_no_other_and_have_no_staleness() -> None:
     both = together([report(1.0, 2.0, asynchronous=True), report(0.5, 1.0, 1.5, 2.0, asynchronous=True)])
-    assert both.step_seconds == [1.0, 0.5, 0.5]
+    assert both.step_seconds == pytest.approx([2 / 3] * 3)
     assert both.tower_step_seconds == [[1.0, 1.0], [0.5] * 4]
     assert both.staleness_counts == []
+
+
+@pytest.mark.parametrize("seconds", [(1.0, 2.0), (1.0, 1.0, 2.0), (1.0, 1.3, 1.7, 3.1), (1.0, 40.0)])
+def test_the_rate_of_steady_workers_is_the_sum_of_their_own(seconds: Sequence[float]) -> None:
+    both = together([asynchronous(*(own * number for number in range(1, 11))) for own in seconds])
+    assert derive(both, 2).images_per_sec == pytest.approx(sum(IMAGES / own for own in seconds))
 
 
 def test_a_window_without_a_global_step_has_no_rate() -> None:
@@ -168,8 +175,8 @@ def test_nothing_is_counted_that_was_not_completed_in_the_window(workers: list[t
     assert steps == len(inside) // len(workers)
     assert sum(counted) == sum(all_together.staleness_counts) == steps * len(workers)
     assert sum(counted) * IMAGES == steps * all_together.images_per_step
-    assert sum(all_together.step_seconds) == (inside[steps * len(workers) - 1] if steps else 0.0)
-    assert sum(all_together.step_seconds) <= max(closed, 0.0)
+    last = inside[steps * len(workers) - 1] if steps else 0.0
+    assert sum(all_together.step_seconds) <= last + 1e-9, "what is in progress then has been counted before"
     assert all(seconds >= 0 for seconds in all_together.step_seconds)
     for of_one, number, (_, own_steps) in zip(ends, counted, workers, strict=True):
         before = sum(end <= 0 for end in of_one)

@@ -12,7 +12,7 @@ from results.record import Record
 from results.report import ranking
 from results.report.side_tables import comparisons
 from results.summary import summarize
-from tests.support.records import fake_run
+from tests.support.records import at_minutes, fake_run
 from variable_mgr.catalog import MANAGERS
 from variable_mgr.modifiers import LOCAL_SGD_STEPS
 
@@ -167,11 +167,14 @@ def test_repeats_are_compared_in_pairs() -> None:
     """A disturbance of a whole round widens both intervals, and cancels between them."""
     rounds = [1.0, 0.7, 1.4, 0.9]
     noise = [1.001, 0.999, 1.002, 0.998]
-    fast = _runs([100 * r for r in rounds], batch=16)
-    slow = _runs([95 * r * n for r, n in zip(rounds, noise, strict=True)], batch=32)
+    fast = at_minutes(_runs([100 * r for r in rounds], batch=16), (0, 3, 4, 7))
+    slow = at_minutes(_runs([95 * r * n for r, n in zip(rounds, noise, strict=True)], batch=32), (1, 2, 5, 6))
     first, second = summarize([*fast, *slow])
     assert first.measured.low < second.measured.high, "the intervals overlap"
     assert ranking.beats(first, second) and not ranking.beats(second, first)
+    later = at_minutes(slow, range(10, 14))
+    first, second = summarize([*fast, *later])
+    assert not ranking.beats(first, second), "one ran after the other: a drift would make all pairs differ alike"
     failed = [*slow[:3], fake_run(step_seconds=0.1, batch_per_device=32, status="crash")]
     first, second = summarize([*fast, *failed])
     assert not ranking.beats(first, second), "then no pairs are left"

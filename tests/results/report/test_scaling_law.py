@@ -125,13 +125,6 @@ def test_two_points_determine_sigma_alone() -> None:
     assert not same.has_kappa, "two different numbers"
 
 
-def test_the_interval_of_a_ratio_is_that_of_a_t_distribution() -> None:
-    # 97.5 % of a t distribution with 4 degrees of freedom are below 2.776, of a normal one below 1.960.
-    assert scaling_law.ratio(2.0, 0.1, 4).high == pytest.approx(2 * math.exp(0.2776), rel=1e-4)
-    assert scaling_law.ratio(2.0, 0.1, 4).low == pytest.approx(2 * math.exp(-0.2776), rel=1e-4)
-    assert scaling_law.ratio(2.0, 0.1, None).high == pytest.approx(2 * math.exp(0.1960), rel=1e-4)
-
-
 def test_an_estimate_holds_its_value() -> None:
     odd = Fit(
         most=2, has_kappa=False, misfit=1.0, terms=np.array([1.0, 0.0, 0.0]), samples=np.tile([1.0, 0.1, 0], (9, 1))
