@@ -214,6 +214,7 @@ def summarize(records: Iterable[Record]) -> list[Row]:
         return record.is_interleaved or record.status is not Status.OK and record.identity.session_id in interleaved
 
     groups = grouped(runs, lambda record: (*keys(record), is_interleaved(record)))
+    # Of a sorted file, too, the repeats of rows are compared in the order of time.
     rows = [_row(sorted(group, key=operator.attrgetter("ended"))) for group in groups.values()]
     between = between_runs(row for row in rows if row.images_per_sec is not None)
     rows = [_among_processes(row, between) for row in rows]

@@ -82,6 +82,13 @@ def check(
     hardware = {key[1]: hardware_in_words(group.records[0]) for key, group in mine.items()}
     of_today = [*itertools.chain.from_iterable(candidates.values())]
     notes += rounds.notes_on_interleaving([*of_today, *stored])
+    ids, earlier = {record.identity.run_id for record in today}, [theirs[key].records for key in mine if key in theirs]
+    again = [run for run in itertools.chain(*earlier) if session_of(run) in new and run.identity.run_id not in ids]
+    if again:
+        notes.append(
+            f"{counted(len(again), 'stored run')} with the session_id of today's runs ({session_of(again[0])}) are "
+            "taken for a part of today's session, and not compared: give each session an id of its own, or none."
+        )
     compared = {session_of(session.records[0]) for session in bases}
     of_other_sessions = []
     for key, group in theirs.items():

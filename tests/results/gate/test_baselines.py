@@ -205,6 +205,13 @@ class TestCheck:
         assert finding.verdict is Verdict.REGRESSED and finding.base_rounds == 30
         assert only(judged([*stored, *slow], stored)).candidate_rounds == 3, "of a file, what is not stored is today's"
 
+    def test_an_id_that_every_session_has_is_named(self) -> None:
+        stored = [run(day, session="nightly") for day in range(1, 9)]
+        found = judged([run(9, 80.0, session="nightly")], stored)
+        assert only(found).verdict is Verdict.INCONCLUSIVE
+        (note,) = found.notes
+        assert note.startswith("8 stored runs with the session_id of today's runs (nightly) are taken for a part of")
+
     def test_a_level_that_changed_is_a_note_if_it_hides_the_answer(self) -> None:
         stored = [record for day in range(1, 21) for record in night(day, (100 if day < 11 else 92) + day % 3)]
         found = judged(night(25, 92.0), stored)
