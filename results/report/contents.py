@@ -8,12 +8,13 @@ import functools
 import shlex
 from collections.abc import Sequence
 
+from results.gate.comparison import differences, listed
 from results.record import Kind, Record, flags_of_command
 from results.report import headline, published
 from results.report.anomalies import anomalies, warnings_of
 from results.report.side_tables import SideTable, side_tables
 from results.report.verdict import verdict
-from results.summary import Row, hardware_in_words, summarize
+from results.summary import Row, grouped, hardware_in_words, summarize
 from results.text import counted, first_few, markdown, markdown_with_code
 
 TITLE = "CNN training benchmark"
@@ -48,7 +49,8 @@ class Report:
     def notes(self) -> list[str]:
         """Sentences on what could not be compared or read, on anomalies and on warnings, each kind once."""
         unmatched = [why for table in self.others if (why := published.why_none(self.rows, table))]
-        return [*unmatched, *self.problems, *anomalies(self.rows), *warnings_of(self.records)]
+        of_rows = [*_unlike_software(self.rows), *anomalies(self.rows)]
+        return [*unmatched, *self.problems, *of_rows, *warnings_of(self.records)]
 
     @functools.cached_property
     def tables(self) -> list[SideTable]:
@@ -129,6 +131,21 @@ class Report:
         for table in self.tables:
             lines += table.markdown()
         return "\n".join(lines) + "\n"
+
+
+def _unlike_software(rows: Sequence[Row]) -> list[str]:
+    """Returns in which versions the software of rows differs that has the same TensorFlow."""
+    named = {row.distinct["TensorFlow"]: row.records[0].environment for row in rows if "TensorFlow" in row.distinct}
+    versions = {
+        f"TensorFlow {name}": {field: value for field, value in environment.items() if field.endswith("_version")}
+        for name, environment in named.items()
+    }
+    alike = grouped(versions.items(), lambda pair: str(pair[1].get("tensorflow_version")))
+    return [
+        f"{listed(differences(mine, theirs, (name, other)))}."
+        for (name, mine), *others in alike.values()
+        for other, theirs in others
+    ]
 
 
 def _software(record: Record) -> str:
