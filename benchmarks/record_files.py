@@ -36,7 +36,8 @@ def load(files: Sequence[Path], where: str | None = None, advice: str = "") -> l
         loaded = loading.load(*files)
     except OSError as error:
         near = [str(path) for pattern in _BELOW for path in sorted(Path(error.filename).parent.glob(pattern))]
-        advice = advice or f"Name files that runs have written, such as {first_few(near or [str(_DEFAULT_FILE)], ', ')}."
+        such = first_few(near or [str(_DEFAULT_FILE)], ", ")
+        advice = advice or f"Name files that runs have written, such as {such}."
         raise DataError(f"{error.filename}: {error.strerror}. {advice}") from error
     for problem in loaded.problems:
         warn(problem)

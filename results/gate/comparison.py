@@ -177,7 +177,7 @@ def _notes_on_differences(
         sides = (base[key], candidate.get(key, _NO_RUNS))
         valid = [[record for record in side.records if rounds.rate(record) is not None] for side in sides]
         if all(valid):
-            if unlike := software_differences(valid[0][0], valid[1][0], names):
+            if unlike := differences(software(valid[0][0]), software(valid[1][0]), names):
                 yield f"The software differs: {listed(unlike)}."
             return
 
@@ -243,23 +243,24 @@ def hardware(record: Record) -> dict[str, Any]:
 
 
 def software_in_words(records: Iterable[Record]) -> str:
-    """Returns the versions of TensorFlow and the suite; of a mixture, each once."""
-    versions = []
-    for record in records:
-        identity, version = record.identity, record.environment.get("tensorflow_version")
-        commit = f" ({identity.suite_commit})" if identity.suite_commit else ""
-        versions.append((f"TensorFlow {version}, " if version else "") + f"suite {identity.suite_version}{commit}")
-    return "; ".join(dict.fromkeys(versions))
+    """Returns the software of records as `software_of` does; of a mixture, each once."""
+    return "; ".join(dict.fromkeys(map(software_of, records)))
 
 
-def software_differences(base: Record, candidate: Record, names: tuple[str, str]) -> list[str]:
-    """Returns how recorded versions, and environment variables that may change a rate, differ, a phrase each."""
-    first, second = (
-        {name: value for name, value in record.environment.items() if name.endswith("_version")}
-        | acting_variables(record.environment)
-        for record in (base, candidate)
-    )
-    return differences(first, second, names)
+def software_of(record: Record) -> str:
+    """Returns the versions that a reader needs to judge a rate; CUDA's and cuDNN's only if a GPU was used."""
+    environment, identity = record.environment, record.identity
+    versions = {name: environment.get(f"{name.lower()}_version") for name in ("TensorFlow", "CUDA", "cuDNN", "NCCL")}
+    words = [f"{name} {version}" for name, version in versions.items() if version]
+    driver = environment.get("gpu_driver_version")
+    commit = f" ({identity.suite_commit})" if identity.suite_commit else ""
+    return ", ".join([*words, *([f"driver {driver}"] if driver else []), f"suite {identity.suite_version}{commit}"])
+
+
+def software(record: Record) -> dict[str, Any]:
+    """Returns recorded versions, and environment variables that may change a rate."""
+    versions = {name: value for name, value in record.environment.items() if name.endswith("_version")}
+    return versions | acting_variables(record.environment)
 
 
 def config_differences(base: Record, candidate: Record, names: tuple[str, str]) -> list[str]:

@@ -8,7 +8,7 @@ import functools
 import shlex
 from collections.abc import Sequence
 
-from results.gate.comparison import differences, listed
+from results.gate.comparison import differences, listed, software_of
 from results.record import Kind, Record, flags_of_command
 from results.report import headline, published
 from results.report.anomalies import anomalies, warnings_of
@@ -102,7 +102,7 @@ class Report:
         facts = [
             ("Machine", first_few(list(dict.fromkeys(map(hardware_in_words, firsts.values()))))),
             ("Date", " to ".join(dict.fromkeys((times[0], ended))) + " UTC"),
-            ("Software", first_few(list(dict.fromkeys(map(_software, self.records))))),
+            ("Software", first_few(list(dict.fromkeys(map(software_of, self.records))))),
             ("Command", command(self.records)),
         ]
         return [(name, value) for name, value in facts if value]
@@ -146,16 +146,6 @@ def _unlike_software(rows: Sequence[Row]) -> list[str]:
         for (name, mine), *others in alike.values()
         for other, theirs in others
     ]
-
-
-def _software(record: Record) -> str:
-    """Returns the versions that a reader needs to judge a rate; CUDA's and cuDNN's only if a GPU was used."""
-    environment, identity = record.environment, record.identity
-    versions = {name: environment.get(f"{name.lower()}_version") for name in ("TensorFlow", "CUDA", "cuDNN", "NCCL")}
-    words = [f"{name} {version}" for name, version in versions.items() if version]
-    driver = environment.get("gpu_driver_version")
-    commit = f" (commit {identity.suite_commit})" if identity.suite_commit else ""
-    return ", ".join([*words, *([f"driver {driver}"] if driver else []), f"suite {identity.suite_version}{commit}"])
 
 
 def command(records: Sequence[Record]) -> str:

@@ -147,18 +147,6 @@ def draw_bars(
     end_axis(axis, "x", list(enumerate(values)), least)
 
 
-def bars_beside(shown: Sequence[tuple[Row, Interval]], ideal: float, xlabel: str) -> Figure | None:
-    """Returns a figure with a bar for the number of each row, and a line at the ideal one; None without rows."""
-    if not shown:
-        return None
-    labels = distinct_labels([row for row, _ in shown])
-    figure, axis = panel_of_bars(labels)
-    draw_bars(axis, labels, [value for _, value in shown], least=ideal)
-    axis.axvline(ideal, color=INK, linewidth=0.8)
-    axis.set(xlabel=xlabel)
-    return figure
-
-
 def distinct_labels(rows: Sequence[Row]) -> list[str]:
     """Returns labels of rows that name only in what they differ, in lines short enough to leave room for the panel."""
     return [wrapped(label, BAR_LETTERS) for label in headline.labels(rows)]

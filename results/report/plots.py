@@ -202,8 +202,15 @@ def real_over_synthetic(rows: Sequence[Row]) -> Figure | None:
         for row in figures.valid_training(rows)
         if row.config.get("data_name") != "synthetic"
         and (synthetic := siblings.of(row, DATA, {"data_name": "synthetic"})) is not None
-    ]
-    return figures.bars_beside(shown[: figures.MOST_BARS], 1.0, "real / synthetic")
+    ][: figures.MOST_BARS]
+    if not shown:
+        return None
+    labels = figures.distinct_labels([row for row, _ in shown])
+    figure, axis = figures.panel_of_bars(labels)
+    figures.draw_bars(axis, labels, [ratio for _, ratio in shown], least=1.0)
+    axis.axvline(1.0, color=figures.INK, linewidth=0.8)
+    axis.set(xlabel="real / synthetic")
+    return figure
 
 
 def steps(rows: Sequence[Row]) -> Figure | None:

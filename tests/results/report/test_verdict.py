@@ -14,7 +14,7 @@ from tests.support.records import fake_run
 
 NOISE = (0.99, 1.0, 1.01)
 OTHERWISE = (1.01, 0.99, 1.0)
-NO_RIVALS = "Nothing to rank: no two settings do the same work with the same hardware and software."
+NO_RIVALS = "Nothing to rank: no two settings do the same work on equal hardware and software."
 
 
 def _runs(rate: float, noise: Sequence[float] = NOISE, **config: object) -> list[Record]:
