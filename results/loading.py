@@ -110,9 +110,8 @@ class Loaded:
             if enabled:
                 gc.enable()
         if conflicts:
-            problems.insert(
-                0, f"{path}:{conflicts[0]}: has a merge conflict of git; the records of both sides are read."
-            )
+            conflict = f"{path}:{conflicts[0]}: has a merge conflict of git; the records of both sides are read."
+            problems = [conflict, *problems]
         if problems and begins_otherwise and len(self.records) == records_before:
             problems = [f"{path} does not hold records: none of its lines is one."]
         if len(problems) > _MOST_PROBLEMS:

@@ -31,8 +31,6 @@ _SEPARATE_ROUNDS = (
     "Rounds were not interleaved ({}), so a drift of the machine would look like a change. The verb `ab` interleaves "
     "them."
 )
-
-
 _IN_BOTH = "{} of {} also in {}: counted as the base's only."
 
 

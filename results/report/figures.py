@@ -170,7 +170,7 @@ def end_axis(axis: Axes, name: str, points: Sequence[tuple[float, Interval]], le
 
     One that reaches too far is cut: an arrow with its upper bound marks that.
     """
-    largest = max(least, *(value.value for _, value in points))
+    largest = max([least, *(value.value for _, value in points)])
     far = [point for point in points if point[1].bounded.high > _FARTHEST * largest]
     end = 1.1 * max([largest, *(value.bounded.high for place, value in points if (place, value) not in far)])
     axis.set(**{f"{name}lim": (0, end)})
