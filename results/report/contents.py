@@ -135,10 +135,10 @@ class Report:
 
 def _unlike_software(rows: Sequence[Row]) -> list[str]:
     """Returns in which versions the software of rows differs that has the same TensorFlow."""
-    named = {row.distinct["TensorFlow"]: row.records[0].environment for row in rows if "TensorFlow" in row.distinct}
     versions = {
-        f"TensorFlow {name}": {field: value for field, value in environment.items() if field.endswith("_version")}
-        for name, environment in named.items()
+        f"TensorFlow {name}": {n: value for n, value in row.records[0].environment.items() if n.endswith("_version")}
+        for row in rows
+        if (name := row.distinct.get("TensorFlow"))
     }
     alike = grouped(versions.items(), lambda pair: str(pair[1].get("tensorflow_version")))
     return [

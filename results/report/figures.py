@@ -175,10 +175,10 @@ def end_axis(axis: Axes, name: str, points: Sequence[tuple[float, Interval]], le
     end = 1.1 * max([largest, *(value.bounded.high for place, value in points if (place, value) not in far)])
     axis.set(**{f"{name}lim": (0, end)})
     for place, value in far:
-        at, mark = ((end, place), ">") if name == "x" else ((place, end), "^")
+        at, mark, up = ((end, place), ">", 5) if name == "x" else ((place, end), "^", -4)
         axis.plot(*at, marker=mark, color=INK, markersize=6, clip_on=False, zorder=4)
         text = f"to {value.rounded(value.high)}"
-        axis.annotate(text, at, (-6, 5), textcoords="offset points", ha="right", va="bottom" if name == "x" else "top")
+        axis.annotate(text, at, (-6, up), textcoords="offset points", ha="right", va="bottom" if up > 0 else "top")
 
 
 def log_scale(axis: Axes, *names: str, in_words: Callable[[float], str] = "{:g}".format) -> None:
