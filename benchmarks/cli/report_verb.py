@@ -71,22 +71,20 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         raise UsageError(f"--table={values['table']} is for --output_format=csv, json or parquet: set one.")
     else:
         contents = Report(records, _tables(values["against"] or ""))
-        output = None if values["output"] is None else Path(values["output"])
-        if output is not None:
-            _write(contents, list(map(str, paths)), output)
+        output = values["output"]
+        made = [] if output is None else [_write(contents, list(map(str, paths)), Path(output))]
         for line in contents.lines:
             say(line)
         for note in contents.notes:
             (warn if note in contents.problems else say)(note)
-        if output is not None:
-            files = "report.md, results.csv and plots/"
-            say(f"{counted(len(contents.records), 'record')}: {output / 'report.html'}, {files}")
+        for line in made:
+            say(line)
     announce: Callable[[str], None] = warn if exports else say  # stdout may have the export
     return ExitStatus.OK if handover.send(records, targets, paths, announce) else ExitStatus.RUN_FAILED
 
 
-def _write(contents: Report, sources: Sequence[str], output: Path) -> None:
-    """Writes a report into a directory.
+def _write(contents: Report, sources: Sequence[str], output: Path) -> str:
+    """Writes a report into a directory; returns a sentence on what it made.
 
     Raises:
         UsageError: the directory cannot be written, or holds results of its own.
@@ -103,6 +101,7 @@ def _write(contents: Report, sources: Sequence[str], output: Path) -> None:
         from results.report import write  # with matplotlib, which takes its time, and needs a temporary directory
     with writing(f"--output={output}", "directory that can be written"):
         write.write(contents, sources, output)
+    return f"{counted(len(contents.records), 'record')}: {output / 'report.html'}, report.md, results.csv and plots/"
 
 
 def _export(records: Sequence[Record], values: Mapping[str, Any], sources: Sequence[Path]) -> None:

@@ -67,11 +67,6 @@ class Figure:
         return Interval.of(self.images_per_sec, self.images_per_sec_low, self.images_per_sec_high)
 
     @property
-    def is_repeated(self) -> bool:
-        """Returns whether its interval shows how processes differ."""
-        return self.images_per_sec_low is not None and (self.repeats or 1) > 1
-
-    @property
     def where(self) -> str:
         """Returns the machine, and who measured it."""
         return f"{self.machine} ({self.source})" if self.source else self.machine

@@ -31,7 +31,6 @@ _SEPARATE_ROUNDS = (
     "Rounds were not interleaved ({}), so a drift of the machine would look like a change. The verb `ab` interleaves "
     "them."
 )
-_IN_BOTH = "{} of {} also in {}: counted as the base's only."
 
 
 class UnlikeError(ValueError):
@@ -78,13 +77,14 @@ def compare(
     only = [side.title + _unlike(side, mine.values(), names) for key, side in others.items() if key not in mine]
     groups = [*mine.values(), *others.values()]
     again = sum(len(side.failures) - len(_failures(side, of_both)) for side in groups)
+    in_both = f"{counted(shared, 'run')} of {names[1]} also in {names[0]}: counted as the base's only."
     return Findings(
         base=Side(name=names[0], software=software_in_words(sides[0])),
         candidate=Side(name=names[1], software=software_in_words(sides[1])),
         hardware="; ".join(machines.values()),
         findings=findings,
         notes=[
-            *([_IN_BOTH.format(counted(shared, "run"), *names[::-1])] if shared else []),
+            *([in_both] if shared else []),
             *([f"Not counted: {counted(again, 'failed run')} that `ab` ran again."] if again else []),
             *_notes_on_software(sides, names),
             *_notes_on_differences(mine, others, names),

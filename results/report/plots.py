@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -277,7 +278,8 @@ def against(table: published.FigureTable) -> figures.Plot:
         return figure
 
     reading = f"Solid: your fastest run by devices. Dashed: {table.source}. The scale is logarithmic."
-    return figures.Plot(f"against_{table.file_name}", f"Yours beside {table.name}", reading, draw)
+    file_name = re.sub(r"\W+", "_", table.name).strip("_")[:60] or "table"
+    return figures.Plot(f"against_{file_name}", f"Yours beside {table.name}", reading, draw)
 
 
 def reductions(records: Sequence[Record]) -> figures.Plot:
