@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Sequence
 from statistics import median
 
 from results.gate import rounds
-from results.gate.comparison import UnlikeError, refuse_new_hardware, software_in_words
+from results.gate.comparison import UnlikeError, differing_in, refuse_new_hardware, software_in_words
 from results.gate.decision import (
     NOISE_IN_THRESHOLD,
     QUIET_THRESHOLD,
@@ -95,10 +95,11 @@ def check(
         if key in candidates or key[1] not in hardware:
             continue
         history = _history(group, new)
+        title = group.title + differing_in(group, mine.values(), names)
         if compared & {session_of(session.records[0]) for session in history}:
-            findings.append(_finding(key, group.title, [], history, threshold))
+            findings.append(_finding(key, title, [], history, threshold))
         else:
-            of_other_sessions.append(group.title)
+            of_other_sessions.append(title)
     if of_other_sessions:
         notes.append(f"{today_name} lacks runs of stored configurations: {'; '.join(of_other_sessions)}.")
     return Findings(

@@ -74,7 +74,7 @@ def compare(
         findings.append(_finding(of_base, of_candidate, threshold, decision))
     machines = {key[1]: hardware_in_words(of.records[0]) for key, of in mine.items() if key in others}
     sides = [[record for group in side.values() for record in group.records] for side in (mine, others)]
-    only = [side.title + _unlike(side, mine.values(), names) for key, side in others.items() if key not in mine]
+    only = [side.title + differing_in(side, mine.values(), names) for key, side in others.items() if key not in mine]
     groups = [*mine.values(), *others.values()]
     again = sum(len(side.failures) - len(_failures(side, of_both)) for side in groups)
     in_both = f"{counted(shared, 'run')} of {names[1]} also in {names[0]}: counted as the base's only."
@@ -95,8 +95,8 @@ def compare(
     )
 
 
-def _unlike(side: RunGroup, of_base: Iterable[RunGroup], names: tuple[str, str]) -> str:
-    """Returns in what the candidate's runs differ from the base's of the same title, if it has some."""
+def differing_in(side: RunGroup, of_base: Iterable[RunGroup], names: tuple[str, str]) -> str:
+    """Returns in what runs differ from those of the base of the same title, if it has some, to follow that."""
     for record in (group.records[0] for group in of_base if group.title == side.title):
         machines = differences(hardware(record), hardware(side.records[0]), names)
         return f" ({listed([*machines, *config_differences(record, side.records[0], names)])})"
