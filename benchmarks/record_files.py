@@ -14,7 +14,7 @@ from results.store import Store, StoreError
 from results.text import first_few
 
 _DEFAULT_FILE = Path("out") / store.JSONL_NAME
-_ADVICE = f"Name files that runs have written, such as {_DEFAULT_FILE}."
+_BELOW = ("*.jsonl", "*/*.jsonl", "*/*/*.jsonl")
 
 
 def paths(words: Sequence[str]) -> list[Path]:
@@ -23,18 +23,21 @@ def paths(words: Sequence[str]) -> list[Path]:
     return [path / store.JSONL_NAME if path.is_dir() else path for path in named]
 
 
-def load(files: Sequence[Path], where: str | None = None, advice: str = _ADVICE) -> list[Record]:
+def load(files: Sequence[Path], where: str | None = None, advice: str = "") -> list[Record]:
     """Reads records; with `where`, those that fulfil this condition on columns of results.csv.
 
     A line that is torn or of an unknown format is skipped with a warning.
 
     Raises:
-        DataError: a file cannot be read; the message ends with the advice.
+        DataError: a file cannot be read; the message ends with the advice, by default to name what is near it.
         UsageError: `where` is no condition, names no column, or no record fulfils it.
     """
     try:
         loaded = loading.load(*files)
     except OSError as error:
+        near = [str(path) for pattern in _BELOW for path in sorted(Path(error.filename).parent.glob(pattern))]
+        such = first_few(near or [str(_DEFAULT_FILE)], ", ")
+        advice = advice or f"Name files that runs have written, such as {such}."
         raise DataError(f"{error.filename}: {error.strerror}. {advice}") from error
     warn(*loaded.problems)
     if not where or not loaded.records:

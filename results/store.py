@@ -118,35 +118,38 @@ class Store:
 
     def _update_csv(self, file: IO[bytes], records: Sequence[Record], *, after: bytes) -> list[str]:
         """Adds rows to the CSV, or rebuilds it from the JSONL; returns a sentence for every damaged line."""
-        if self._append_rows(records, after=after):
+        header, _, rows = as_csv(records).partition("\n")
+        columns = b""
+        if self.csv_path.exists():
+            with self.csv_path.open("rb") as table:
+                columns = table.readline()
+        has_these_columns = columns == f"{header}\n".encode()
+        if has_these_columns and self._append_rows(rows, after=after):
             return []
         sentences: list[str] = []
-        if not after and self.csv_path.is_file():  # the JSONL was moved away: these rows are nowhere else
+        if columns and not (after and has_these_columns):  # rows or columns that are nowhere else
             backup = self.csv_path.with_suffix(f".{int(time.time())}.csv")
             os.replace(self.csv_path, backup)
-            sentences.append(
-                f"{self.jsonl_path} is new, so the rows of the earlier {self.csv_path.name} are now in {backup}."
-            )
+            why = f"{self.csv_path} had other columns" if after else f"{self.jsonl_path} is new"
+            sentences.append(f"{why}, so the rows of the earlier {self.csv_path.name} are now in {backup}.")
         file.seek(0)
         loaded = Loaded()
         loaded.add_lines(file, self.jsonl_path)
         replace(self.csv_path, as_csv(loaded.records))
         return [*sentences, *loaded.problems]
 
-    def _append_rows(self, records: Sequence[Record], *, after: bytes) -> bool:
-        """Appends rows to the CSV if it has these columns and ends with the record `after`; returns whether it did."""
-        header, _, rows = as_csv(records).partition("\n")
+    def _append_rows(self, rows: str, *, after: bytes) -> bool:
+        """Appends rows to the CSV if it ends with the record `after`; returns whether it did."""
         try:
             last_run_id = Record.from_json(after).identity.run_id
             with self.csv_path.open("r+b") as file:
-                same_columns = file.readline().decode() == header + "\n"
                 last_row = _last_line(file)
-                if not (same_columns and last_row.endswith(b"\n") and last_row.startswith(f"{last_run_id},".encode())):
+                if not (last_row.endswith(b"\n") and last_row.startswith(f"{last_run_id},".encode())):
                     return False
                 file.write(rows.encode())
                 _sync(file)
             return True
-        except (FileNotFoundError, ValueError):
+        except ValueError:
             return False
 
 

@@ -214,9 +214,10 @@ def summarize(records: Iterable[Record]) -> list[Row]:
         return record.is_interleaved or record.status is not Status.OK and record.identity.session_id in interleaved
 
     groups = grouped(runs, lambda record: (*keys(record), is_interleaved(record)))
-    rows = [_row(group) for group in groups.values()]
-    between = between_runs(row for row in rows if row.images_per_sec is not None)
-    rows = [_among_processes(row, between) for row in rows]
+    # Of a sorted file, too, the repeats of rows are compared in the order of time.
+    repeats = [sorted(group, key=operator.attrgetter("ended")) for group in groups.values()]
+    between = intervals.between_runs(map(_rates, repeats))
+    rows = [_row(group, between) for group in repeats]
     rows = [dataclasses.replace(row, distinct=words) for row, words in zip(rows, _distinctions(rows), strict=True)]
     on_one_device = Siblings([row for row in rows if row.devices == 1])
     return [_with_speed_up(row, on_one_device) for row in rows]
@@ -230,30 +231,29 @@ def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, 
     return groups
 
 
-def _row(records: Sequence[Record]) -> Row:
-    valid = [record for record in records if record.status is Status.OK]
-    rates = _rates(valid)
-    if not valid or len(rates) < len(valid):
-        return Row(records=records)
-    derived = valid[0].derived
-    interval = Interval.of(rates[0], derived.images_per_sec_low, derived.images_per_sec_high)
-    return Row(records=records, images_per_sec=intervals.of_repeats(rates) if len(rates) > 1 else interval)
+def _row(records: Sequence[Record], between: tuple[float, int]) -> Row:
+    """Returns the row of repeats; equal processes differ by the share `between`, of so many degrees of freedom."""
+    row, rates = Row(records=records), _rates(records)
+    if not rates:
+        return row
+    if len(rates) > 1:
+        rate = intervals.of_repeats(rates)
+        return Row(records=records, images_per_sec=rate, among_processes=rate)
+    derived = row.valid[0].derived
+    rate = Interval.of(rates[0], derived.images_per_sec_low, derived.images_per_sec_high)
+    return Row(records=records, images_per_sec=rate, among_processes=rate.widened(*between))
 
 
 def _rates(records: Sequence[Record]) -> list[float]:
-    return [rate for record in records if (rate := record.derived.images_per_sec) is not None]
+    """Returns the rates of the valid repeats; none if one of them has none."""
+    rates = [record.derived.images_per_sec for record in records if record.status is Status.OK]
+    known = [rate for rate in rates if rate is not None]
+    return known if len(known) == len(rates) else []
 
 
 def between_runs(rows: Iterable[Row]) -> tuple[float, int]:
     """Returns by which share equal processes differ, and its degrees of freedom, by all repeats of rows with a rate."""
-    return intervals.between_runs(_rates(row.valid) for row in rows)
-
-
-def _among_processes(row: Row, between: tuple[float, int]) -> Row:
-    rate = row.images_per_sec
-    if rate is None:
-        return row
-    return dataclasses.replace(row, among_processes=rate.widened(*between) if len(row.valid) == 1 else rate)
+    return intervals.between_runs(_rates(row.records) for row in rows)
 
 
 def hardware_in_words(record: Record) -> str:

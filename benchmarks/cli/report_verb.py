@@ -36,7 +36,6 @@ from results.report.contents import Report
 from results.store import JSONL_NAME, replace
 from results.text import counted
 
-_MOST_NOTES = 10
 # Of files that users want where a report would be a directory.
 _SUFFIXES = (".html", *(f".{name}" for name in FORMATS))
 _REPEATED: Mapping[str, Verb] = {verb.name: verb for verb in (run_verb.VERB, allreduce_verb.VERB, input_verb.VERB)}
@@ -72,18 +71,18 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         raise UsageError(f"--table={values['table']} is for --output_format=csv, json or parquet: set one.")
     else:
         contents = Report(records, _tables(values["against"] or ""))
-        if values["output"] is None:
-            say(*contents.lines)
-            for note in contents.notes:
-                (warn if note in contents.problems else say)(note)
-        else:
-            _write(contents, list(map(str, paths)), Path(values["output"]))
+        output = values["output"]
+        made = [] if output is None else [_write(contents, list(map(str, paths)), Path(output))]
+        say(*contents.lines)
+        for note in contents.notes:
+            (warn if note in contents.problems else say)(note)
+        say(*made)
     announce: Callable[[str], None] = warn if exports else say  # stdout may have the export
     return ExitStatus.OK if handover.send(records, targets, paths, announce) else ExitStatus.RUN_FAILED
 
 
-def _write(contents: Report, sources: Sequence[str], output: Path) -> None:
-    """Writes a report into a directory, and prints its headline.
+def _write(contents: Report, sources: Sequence[str], output: Path) -> str:
+    """Writes a report into a directory; returns a sentence on what it made.
 
     Raises:
         UsageError: the directory cannot be written, or holds results of its own.
@@ -100,9 +99,7 @@ def _write(contents: Report, sources: Sequence[str], output: Path) -> None:
         from results.report import write  # with matplotlib, which takes its time, and needs a temporary directory
     with writing(f"--output={output}", "directory that can be written"):
         write.write(contents, sources, output)
-    say(*contents.lines)
-    warn(*contents.notes[:_MOST_NOTES])
-    say(f"{counted(len(contents.records), 'record')}: {output / 'report.html'}, report.md, results.csv and plots/")
+    return f"{counted(len(contents.records), 'record')}: {output / 'report.html'}, report.md, results.csv and plots/"
 
 
 def _export(records: Sequence[Record], values: Mapping[str, Any], sources: Sequence[Path]) -> None:

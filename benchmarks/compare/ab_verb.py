@@ -24,7 +24,7 @@ from benchmarks.sweep import grid
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.progress import estimate_seconds, what_is_run
 from results.gate import noise
-from results.gate.comparison import config_differences, listed, software_differences, software_in_words
+from results.gate.comparison import config_differences, differences, listed, software, software_in_words
 from results.gate.decision import QUIET_THRESHOLD
 from results.gate.findings import Findings, Side
 from results.gate.rounds import rate
@@ -179,7 +179,7 @@ def _supported_threshold(baselines_dir: Path, pair: Pair, notes: list[str]) -> f
 def _notes_on_differences(pairs: Sequence[Pair], of_suite: bool) -> Iterator[str]:
     """Yields in what the sides differ; `of_suite`: that should be the suite, of which one side is a revision."""
     for base, candidate in [(pair.base, pair.candidate) for pair in pairs if pair.rates]:
-        if fields := software_differences(base, candidate, SIDES):
+        if fields := differences(software(base), software(candidate), SIDES):
             yield f"The software differs: {listed(fields)}."
         codes = [record.config.get("model_digest") for record in (base, candidate)]
         fields = [text for text in config_differences(base, candidate, SIDES) if not text.startswith("model_digest ")]

@@ -220,11 +220,8 @@ def _why_not_interleaved(pair: Pair) -> str:
     sides = ((BASE, pair.base), (CANDIDATE, pair.candidate))
     if failed := [f"the {side} failed. {why_failed(record)}" for side, record in sides if not rate(record)]:
         return f"started at once, {' '.join(failed)}"
-    return (
-        ""
-        if pair.base.is_interleaved and pair.candidate.is_interleaved
-        else "a side does not know how to interleave steps."
-    )
+    both_did = pair.base.is_interleaved and pair.candidate.is_interleaved
+    return "" if both_did else "a side does not know how to interleave steps."
 
 
 def _refuse_unlike_hardware(pair: Pair) -> None:

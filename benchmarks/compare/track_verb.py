@@ -20,11 +20,10 @@ from results.gate.comparison import UnlikeError
 from results.gate.rounds import sessions
 from results.record import Record
 from results.summary import grouped
-from results.text import Table, counted
+from results.text import Table, counted, first_few
 
 _PICTURES = (".png", ".svg")
 _FOLDER = "directory that can be written"
-_MOST_REFUSALS = 10
 
 
 def check(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
@@ -81,9 +80,8 @@ def store(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     runs = record_files.load(files, values["where"])
     with writing(f"--baselines_dir={directory}", _FOLDER):
         added, present, refused = baselines.store_runs(Path(directory), runs)
-    warn(*refused[:_MOST_REFUSALS])
-    if len(refused) > _MOST_REFUSALS:
-        warn(f"{len(refused) - _MOST_REFUSALS} more runs cannot be stored.")
+    if refused:
+        warn(first_few(refused, " "))
     if not added and not present:
         raise UsageError(f"There is no run in {', '.join(map(str, files))} that can be stored.")
     for group in rounds.group(added).values():

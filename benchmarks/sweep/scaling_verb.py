@@ -96,15 +96,10 @@ def _refuse_one_number(cells: Sequence[Cell], noun: str) -> None:
     if shared:
         what, instead = scalability.sharing(configs[max(configs)].to_dict(), noun)
         raise UsageError(f"scaling: {what}, and nothing could be predicted from them. Instead, {instead}.")
-    why = next((cell.why_not for cell in cells if cell.config is None), "")
-    raise UsageError(
-        f"scaling: only {counted(min(configs), noun)} can be run here, and different numbers of {noun}s are compared. "
-        + (
-            why
-            or "Use several GPUs, or several hosts (--hosts=host_0,host_1 --ssh), or --device=cpu "
-            "--local_cluster=worker:2."
-        )
-    )
+    others = "Use several GPUs, several hosts (--hosts=host_0,host_1 --ssh), or --device=cpu --local_cluster=worker:2."
+    why = next((cell.why_not for cell in cells if cell.config is None), "") or others
+    what = f"only {counted(min(configs), noun)} can be run here, and different numbers of {noun}s are compared"
+    raise UsageError(f"scaling: {what}. {why}")
 
 
 def _draw(curves: Sequence[scalability.Curve], output: Path) -> None:

@@ -27,7 +27,7 @@ _DTYPES: Mapping[type, str] = {
 }
 _STEP_UNITS = {"seconds": "s", "images_per_sec": "images/s", "input_wait_seconds": "s"}
 _WORKER_UNITS = {"seconds": "s", "compute_seconds": "s"}
-_CONDITION = r"\w+=[^=,<>]*"
+_CONDITION = r"\w+\s*=[^=,<>]*"
 
 
 class FilterError(ValueError):

@@ -67,11 +67,6 @@ class Figure:
         return Interval.of(self.images_per_sec, self.images_per_sec_low, self.images_per_sec_high)
 
     @property
-    def is_repeated(self) -> bool:
-        """Returns whether its interval shows how processes differ."""
-        return self.images_per_sec_low is not None and (self.repeats or 1) > 1
-
-    @property
     def where(self) -> str:
         """Returns the machine, and who measured it."""
         return f"{self.machine} ({self.source})" if self.source else self.machine
@@ -159,9 +154,9 @@ def _value(column: PublicColumn, cell: str, place: str, separator: str) -> Any:
         if column.kind in (int, float) and not 0 < value < math.inf:
             raise ValueError
     except (KeyError, ValueError, OverflowError) as error:
-        wanted = {int: "a whole number above 0", float: "a number above 0", bool: "true, false or nothing"}
+        wanted = {int: "a whole number above 0", float: "a number above 0, as 1234.5", bool: "true, false or nothing"}
         raise TableError(
-            f"{place}: column {column.name} is '{text[:80]}'. Write {wanted[column.kind]} ({column.meaning})."
+            f"{place}: column {column.name} is '{one_line(cell)[:80]}'. Write {wanted[column.kind]} ({column.meaning})."
         ) from error
     return value
 

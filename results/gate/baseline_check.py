@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Sequence
 from statistics import median
 
 from results.gate import rounds
-from results.gate.comparison import UnlikeError, refuse_new_hardware, software_in_words
+from results.gate.comparison import UnlikeError, differing_in, refuse_new_hardware, software_in_words
 from results.gate.decision import (
     BOUND_CONFIDENCE,
     CONFIDENCE,
@@ -84,16 +84,24 @@ def check(
     hardware = {key[1]: hardware_in_words(group.records[0]) for key, group in mine.items()}
     of_today = [*itertools.chain.from_iterable(candidates.values())]
     notes += rounds.notes_on_interleaving([*of_today, *stored])
+    ids, earlier = {record.identity.run_id for record in today}, [theirs[key].records for key in mine if key in theirs]
+    again = [run for run in itertools.chain(*earlier) if session_of(run) in new and run.identity.run_id not in ids]
+    if again:
+        notes.append(
+            f"{counted(len(again), 'stored run')} with the session_id of today's runs ({session_of(again[0])}) are "
+            "taken for a part of today's session, and not compared: give each session an id of its own, or none."
+        )
     compared = {session_of(session.records[0]) for session in bases}
     of_other_sessions = []
     for key, group in theirs.items():
         if key in candidates or key[1] not in hardware:
             continue
         history = _history(group, new)
+        title = group.title + differing_in(group, mine.values(), names)
         if compared & {session_of(session.records[0]) for session in history}:
-            findings.append(_finding(key, group.title, [], history, threshold))
+            findings.append(_finding(key, title, [], history, threshold))
         else:
-            of_other_sessions.append(group.title)
+            of_other_sessions.append(title)
     if of_other_sessions:
         notes.append(f"{today_name} lacks runs of stored configurations: {'; '.join(of_other_sessions)}.")
     return Findings(

@@ -33,9 +33,6 @@ _SEPARATE_ROUNDS = (
 )
 
 
-_IN_BOTH = "{} of {} also in {}: counted as the base's only."
-
-
 class UnlikeError(ValueError):
     """The runs cannot be compared. The message names the fields that differ, and what to do."""
 
@@ -77,16 +74,17 @@ def compare(
         findings.append(_finding(of_base, of_candidate, threshold, decision))
     machines = {key[1]: hardware_in_words(of.records[0]) for key, of in mine.items() if key in others}
     sides = [[record for group in side.values() for record in group.records] for side in (mine, others)]
-    only = [side.title for key, side in others.items() if key not in mine]
+    only = [side.title + differing_in(side, mine.values(), names) for key, side in others.items() if key not in mine]
     groups = [*mine.values(), *others.values()]
     again = sum(len(side.failures) - len(_failures(side, of_both)) for side in groups)
+    in_both = f"{counted(shared, 'run')} of {names[1]} also in {names[0]}: counted as the base's only."
     return Findings(
         base=Side(name=names[0], software=software_in_words(sides[0])),
         candidate=Side(name=names[1], software=software_in_words(sides[1])),
         hardware="; ".join(machines.values()),
         findings=findings,
         notes=[
-            *([_IN_BOTH.format(counted(shared, "run"), *names[::-1])] if shared else []),
+            *([in_both] if shared else []),
             *([f"Not counted: {counted(again, 'failed run')} that `ab` ran again."] if again else []),
             *_notes_on_software(sides, names),
             *_notes_on_differences(mine, others, names),
@@ -95,6 +93,14 @@ def compare(
             *([f"Only the candidate has {listed(only)}."] if only else []),
         ],
     )
+
+
+def differing_in(side: RunGroup, of_base: Iterable[RunGroup], names: tuple[str, str]) -> str:
+    """Returns in what runs differ from those of the base of the same title, if it has some, to follow that."""
+    for record in (group.records[0] for group in of_base if group.title == side.title):
+        machines = differences(hardware(record), hardware(side.records[0]), names)
+        return f" ({listed([*machines, *config_differences(record, side.records[0], names)])})"
+    return ""
 
 
 def _without_rates(base: RunGroup, candidate: RunGroup, of_both: Collection[str]) -> Decision | None:
@@ -177,7 +183,7 @@ def _notes_on_differences(
         sides = (base[key], candidate.get(key, _NO_RUNS))
         valid = [[record for record in side.records if rounds.rate(record) is not None] for side in sides]
         if all(valid):
-            if unlike := software_differences(valid[0][0], valid[1][0], names):
+            if unlike := differences(software(valid[0][0]), software(valid[1][0]), names):
                 yield f"The software differs: {listed(unlike)}."
             return
 
@@ -243,23 +249,24 @@ def hardware(record: Record) -> dict[str, Any]:
 
 
 def software_in_words(records: Iterable[Record]) -> str:
-    """Returns the versions of TensorFlow and the suite; of a mixture, each once."""
-    versions = []
-    for record in records:
-        identity, version = record.identity, record.environment.get("tensorflow_version")
-        commit = f" ({identity.suite_commit})" if identity.suite_commit else ""
-        versions.append((f"TensorFlow {version}, " if version else "") + f"suite {identity.suite_version}{commit}")
-    return "; ".join(dict.fromkeys(versions))
+    """Returns the software of records as `software_of` does; of a mixture, each once."""
+    return "; ".join(dict.fromkeys(map(software_of, records)))
 
 
-def software_differences(base: Record, candidate: Record, names: tuple[str, str]) -> list[str]:
-    """Returns how recorded versions, and environment variables that may change a rate, differ, a phrase each."""
-    first, second = (
-        {name: value for name, value in record.environment.items() if name.endswith("_version")}
-        | acting_variables(record.environment)
-        for record in (base, candidate)
-    )
-    return differences(first, second, names)
+def software_of(record: Record) -> str:
+    """Returns the versions that a reader needs to judge a rate; CUDA's and cuDNN's only if a GPU was used."""
+    environment, identity = record.environment, record.identity
+    versions = {name: environment.get(f"{name.lower()}_version") for name in ("TensorFlow", "CUDA", "cuDNN", "NCCL")}
+    words = [f"{name} {version}" for name, version in versions.items() if version]
+    driver = environment.get("gpu_driver_version")
+    commit = f" ({identity.suite_commit})" if identity.suite_commit else ""
+    return ", ".join([*words, *([f"driver {driver}"] if driver else []), f"suite {identity.suite_version}{commit}"])
+
+
+def software(record: Record) -> dict[str, Any]:
+    """Returns recorded versions, and environment variables that may change a rate."""
+    versions = {name: value for name, value in record.environment.items() if name.endswith("_version")}
+    return versions | acting_variables(record.environment)
 
 
 def config_differences(base: Record, candidate: Record, names: tuple[str, str]) -> list[str]:

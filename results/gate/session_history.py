@@ -181,7 +181,7 @@ def _fields(history: History) -> dict[str, Any]:
 
 def _panel(axis: Axes, history: History) -> None:
     """Draws rounds as faint dots, sessions as a line, levels as bars, and the change at a new level as text."""
-    from results.report.figures import COLOURS, INK, look
+    from results.report.figures import COLOURS, INK, look, wrapped
 
     dots = [
         (index, rate)
@@ -199,7 +199,7 @@ def _panel(axis: Axes, history: History) -> None:
         axis.axvline(after[0] - 0.5, color=COLOURS[1], linewidth=1, linestyle=":")
         words = f" {in_words(after[2] / before[2] - 1)}"
         axis.text(after[0] - 0.5, 1, words, transform=axis.get_xaxis_transform(), va="top", color=INK, fontsize=8)
-    axis.set_title(f"{history.title}\n{history.hardware}", fontsize=8)
+    axis.set_title(f"{wrapped(history.title, 70)}\n{wrapped(history.hardware, 70)}", fontsize=8)
     axis.set_ylabel("images/s")
     low, high = axis.get_ylim()
     middle = statistics.median(history.rates)

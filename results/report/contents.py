@@ -8,12 +8,13 @@ import functools
 import shlex
 from collections.abc import Sequence
 
+from results.gate.comparison import differences, listed, software_of
 from results.record import Kind, Record, flags_of_command
 from results.report import headline, published
 from results.report.anomalies import anomalies, warnings_of
 from results.report.side_tables import SideTable, side_tables
 from results.report.verdict import verdict
-from results.summary import Row, hardware_in_words, summarize
+from results.summary import Row, grouped, hardware_in_words, summarize
 from results.text import counted, first_few, markdown, markdown_with_code
 
 TITLE = "CNN training benchmark"
@@ -48,7 +49,8 @@ class Report:
     def notes(self) -> list[str]:
         """Sentences on what could not be compared or read, on anomalies and on warnings, each kind once."""
         unmatched = [why for table in self.others if (why := published.why_none(self.rows, table))]
-        return [*unmatched, *self.problems, *anomalies(self.rows), *warnings_of(self.records)]
+        of_rows = [*_unlike_software(self.rows), *anomalies(self.rows)]
+        return [*unmatched, *self.problems, *of_rows, *warnings_of(self.records)]
 
     @functools.cached_property
     def tables(self) -> list[SideTable]:
@@ -100,7 +102,7 @@ class Report:
         facts = [
             ("Machine", first_few(list(dict.fromkeys(map(hardware_in_words, firsts.values()))))),
             ("Date", " to ".join(dict.fromkeys((times[0], ended))) + " UTC"),
-            ("Software", first_few(list(dict.fromkeys(map(_software, self.records))))),
+            ("Software", first_few(list(dict.fromkeys(map(software_of, self.records))))),
             ("Command", command(self.records)),
         ]
         return [(name, value) for name, value in facts if value]
@@ -131,14 +133,19 @@ class Report:
         return "\n".join(lines) + "\n"
 
 
-def _software(record: Record) -> str:
-    """Returns the versions that a reader needs to judge a rate; CUDA's and cuDNN's only if a GPU was used."""
-    environment, identity = record.environment, record.identity
-    versions = {name: environment.get(f"{name.lower()}_version") for name in ("TensorFlow", "CUDA", "cuDNN", "NCCL")}
-    words = [f"{name} {version}" for name, version in versions.items() if version]
-    driver = environment.get("gpu_driver_version")
-    commit = f" (commit {identity.suite_commit})" if identity.suite_commit else ""
-    return ", ".join([*words, *([f"driver {driver}"] if driver else []), f"suite {identity.suite_version}{commit}"])
+def _unlike_software(rows: Sequence[Row]) -> list[str]:
+    """Returns in which versions the software of rows differs that has the same TensorFlow."""
+    versions = {
+        f"TensorFlow {name}": {n: value for n, value in row.records[0].environment.items() if n.endswith("_version")}
+        for row in rows
+        if (name := row.distinct.get("TensorFlow"))
+    }
+    alike = grouped(versions.items(), lambda pair: str(pair[1].get("tensorflow_version")))
+    return [
+        f"{listed(differences(mine, theirs, (name, other)))}."
+        for (name, mine), *others in alike.values()
+        for other, theirs in others
+    ]
 
 
 def command(records: Sequence[Record]) -> str:

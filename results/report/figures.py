@@ -147,18 +147,6 @@ def draw_bars(
     end_axis(axis, "x", list(enumerate(values)), least)
 
 
-def bars_beside(shown: Sequence[tuple[Row, Interval]], ideal: float, xlabel: str) -> Figure | None:
-    """Returns a figure with a bar for the number of each row, and a line at the ideal one; None without rows."""
-    if not shown:
-        return None
-    labels = distinct_labels([row for row, _ in shown])
-    figure, axis = panel_of_bars(labels)
-    draw_bars(axis, labels, [value for _, value in shown], least=ideal)
-    axis.axvline(ideal, color=INK, linewidth=0.8)
-    axis.set(xlabel=xlabel)
-    return figure
-
-
 def distinct_labels(rows: Sequence[Row]) -> list[str]:
     """Returns labels of rows that name only in what they differ, in lines short enough to leave room for the panel."""
     return [wrapped(label, BAR_LETTERS) for label in headline.labels(rows)]
@@ -182,15 +170,15 @@ def end_axis(axis: Axes, name: str, points: Sequence[tuple[float, Interval]], le
 
     One that reaches too far is cut: an arrow with its upper bound marks that.
     """
-    largest = max(least, *(value.value for _, value in points))
+    largest = max([least, *(value.value for _, value in points)])
     far = [point for point in points if point[1].bounded.high > _FARTHEST * largest]
     end = 1.1 * max([largest, *(value.bounded.high for place, value in points if (place, value) not in far)])
     axis.set(**{f"{name}lim": (0, end)})
     for place, value in far:
-        at, mark = ((end, place), ">") if name == "x" else ((place, end), "^")
+        at, mark, up = ((end, place), ">", 5) if name == "x" else ((place, end), "^", -4)
         axis.plot(*at, marker=mark, color=INK, markersize=6, clip_on=False, zorder=4)
         text = f"to {value.rounded(value.high)}"
-        axis.annotate(text, at, (-6, 5), textcoords="offset points", ha="right", va="bottom" if name == "x" else "top")
+        axis.annotate(text, at, (-6, up), textcoords="offset points", ha="right", va="bottom" if up > 0 else "top")
 
 
 def log_scale(axis: Axes, *names: str, in_words: Callable[[float], str] = "{:g}".format) -> None:

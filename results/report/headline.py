@@ -39,11 +39,6 @@ def _config(name: str) -> Callable[[Row], str]:
     return lambda row: str(row.config.get(name) or "")
 
 
-def _like_rate(row: Row, number: float | None) -> str:
-    """Returns a number that is proportional to the rate, rounded to its noise."""
-    return "" if number is None else row.measured.scaled(number / row.rate).rounded()
-
-
 def _rounded(number: float | None, factor: float = 1) -> str:
     return "" if number is None else rounded(factor * number)
 
@@ -98,7 +93,7 @@ MEASURED = (
     Column("status", False, _status, brief=True),
     Column("per device", True, _per_device, lambda row: row.devices > 1, brief=True),
     Column("efficiency %", True, _efficiency, lambda row: row.devices > 1),
-    Column("TFLOP/s", True, lambda row: _like_rate(row, row.tflops)),
+    Column("TFLOP/s", True, lambda row: row.measured.scaled(row.tflops / row.rate).rounded() if row.tflops else ""),
     Column("MFU %", True, lambda row: _rounded(row.mfu, 100)),
     Column("MFU of measured peak %", True, lambda row: _rounded(_median(row, "mfu_of_measured_peak"), 100)),
     Column("step p50 ms", True, lambda row: _rounded(_median(row, "step_ms_p50"))),

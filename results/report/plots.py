@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -9,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from results.intervals import is_faster
+from results.intervals import Interval, is_faster
 from results.record import Kind, Record
 from results.report import anomalies, figures, headline, published, scalability
 from results.report.ranking import ranking_groups
@@ -18,9 +19,9 @@ from results.report.scaling_law import Fit
 from results.summary import DATA, MANAGER, Row, Siblings, grouped, machine_names, manager_of, processes_of
 from results.text import in_bytes, rounded
 
-# Step times of runs that differ by less are drawn to one scale.
-_SAME_SCALE = 5
-_LONGEST_LABEL = 120
+# Step times of runs, and rates, that differ by less are drawn to one linear scale.
+_SAME_SCALE, _LINEAR = 5, 30
+_LONGEST_LABEL, _FEW_LINES = 120, 4
 _SENT = ("read", "gradient", "weight", "activation")
 
 
@@ -43,25 +44,28 @@ def of_curves(curves: Sequence[Curve], fewest_fitted: int = 2) -> Figure | None:
         fits = [curve.fit if len(curve.fitted) >= fewest_fitted else None for curve in lines]
         predicted = [number for curve, fit in zip(lines, fits, strict=True) if fit for number in curve.predicted]
         numbers = sorted({*predicted, *(number for curve in lines for number in curve.rows)})
-        for place, (curve, fit) in enumerate(zip(lines, fits, strict=True)):
-            _curve(rates, shares, curve, fit, place)
+        pairs = zip(lines, fits, strict=True)
+        gains = [gain for place, pair in enumerate(pairs) for gain in _curve(rates, shares, *pair, place)]
         steepest = max((c.rows[1].rate if 1 in c.rows else c.fit.rate(1).value if c.fit else 0.0) for c in group)
         for axis, last in ((rates, [steepest, steepest * numbers[-1]]), (shares, [100, 100])) if steepest else ():
             axis.plot([1, numbers[-1]], last, linestyle=":", color="#7F7F7F", label="ideal")
         figures.log_scale(rates, "x", "y")
         figures.log_scale(shares, "x")
-        shares.set_ylim(bottom=0)
+        figures.end_axis(shares, "y", gains, least=100)
         for axis, what in ((rates, "images/s"), (shares, "efficiency %")):
             axis.set_xticks(numbers, [str(number) for number in numbers])
             axis.set_xticks([], minor=True)
             axis.set(title=figures.wrapped(f"{what}: {title}"), xlabel=f"{noun}s", ylabel=what)
-        # Efficiencies leave room below them.
-        shares.legend(*rates.get_legend_handles_labels(), loc="lower left")
+        size = 10 if len(lines) <= _FEW_LINES else 7  # a larger legend would cover them
+        shares.legend(*rates.get_legend_handles_labels(), loc="best", fontsize=size)
     return figure
 
 
-def _curve(rates: Axes, shares: Axes, curve: Curve, fit: Fit | None, place: int) -> None:
-    """Draws one curve in both panels: bars and band are 95 % intervals, and what is predicted is dashed."""
+def _curve(rates: Axes, shares: Axes, curve: Curve, fit: Fit | None, place: int) -> list[tuple[int, Interval]]:
+    """Draws one curve in both panels: bars and band are 95 % intervals, and what is predicted is dashed.
+
+    Returns the measured efficiencies by number, in percent.
+    """
     colour, linestyle = figures.look(place)["color"], "none" if fit else "-"
     name = f"{curve.label}, sharing hardware" if curve.shared else curve.label
     measured = [(number, curve.rate(number)) for number in curve.rows]
@@ -70,7 +74,7 @@ def _curve(rates: Axes, shares: Axes, curve: Curve, fit: Fit | None, place: int)
     if gains:
         figures.draw_line(shares, place, gains, linestyle=linestyle)
     if fit is None:
-        return
+        return gains
     within, beyond = (
         np.geomspace(first, last, 50) for first, last in ((curve.fitted[0], fit.most), (fit.most, curve.predicted[-1]))
     )
@@ -80,10 +84,7 @@ def _curve(rates: Axes, shares: Axes, curve: Curve, fit: Fit | None, place: int)
             axis.plot(numbers, [rate.value for rate in line], linestyle=linestyle, color=colour, linewidth=1.4)
             low, high = [rate.low for rate in line], [rate.high for rate in line]
             axis.fill_between(numbers, low, high, color=colour, alpha=0.15, linewidth=0)
-
-
-def _with_processes(row: Row) -> str:
-    return ", ".join(filter(None, (manager_of(row.config), processes_of(row.config))))
+    return gains
 
 
 def managers(rows: Sequence[Row]) -> Figure | None:
@@ -101,7 +102,8 @@ def managers(rows: Sequence[Row]) -> Figure | None:
     other = {row.records[0].identity.run_id for group in ranking_groups(rows) if group.differs for row in group.rows}
     for axis, (name, group) in zip(axes, panels.items(), strict=True):
         colours = [figures.COLOURS[1 if row.records[0].identity.run_id in other else 0] for row in group]
-        labels = [figures.wrapped(_with_processes(row), figures.BAR_LETTERS) for row in group]
+        words = [filter(None, (manager_of(row.config), processes_of(row.config))) for row in group]
+        labels = [figures.wrapped(", ".join(each), figures.BAR_LETTERS) for each in words]
         figures.draw_bars(axis, labels, [row.measured for row in group], colours)
         axis.set(title=figures.wrapped(name), xlabel="images/s")
     return figure
@@ -125,7 +127,11 @@ def batches(rows: Sequence[Row]) -> Figure | None:
     shown = [(row.config["batch_per_device"], row.measured) for line in lines.values() for row in line]
     axis.set_xticks(*zip(*((batch, str(batch)) for batch in sorted({batch for batch, _ in shown})), strict=True))
     axis.set_xticks([], minor=True)
-    figures.end_axis(axis, "y", shown)
+    values = [rate.value for _, rate in shown]
+    if max(values) < _LINEAR * min(values):
+        figures.end_axis(axis, "y", shown)
+    else:
+        figures.log_scale(axis, "y")
     axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18))
     return figure
 
@@ -202,8 +208,15 @@ def real_over_synthetic(rows: Sequence[Row]) -> Figure | None:
         for row in figures.valid_training(rows)
         if row.config.get("data_name") != "synthetic"
         and (synthetic := siblings.of(row, DATA, {"data_name": "synthetic"})) is not None
-    ]
-    return figures.bars_beside(shown[: figures.MOST_BARS], 1.0, "real / synthetic")
+    ][: figures.MOST_BARS]
+    if not shown:
+        return None
+    labels = figures.distinct_labels([row for row, _ in shown])
+    figure, axis = figures.panel_of_bars(labels)
+    figures.draw_bars(axis, labels, [ratio for _, ratio in shown], least=1.0)
+    axis.axvline(1.0, color=figures.INK, linewidth=0.8)
+    axis.set(xlabel="real / synthetic")
+    return figure
 
 
 def steps(rows: Sequence[Row]) -> Figure | None:
@@ -230,6 +243,7 @@ def steps(rows: Sequence[Row]) -> Figure | None:
         trace.set_title(f"{labels[id(row)]}{repeat}", fontsize=9, loc="left")
         histogram.hist(measured, bins=min(30, max(5, len(measured) // 4)), color=figures.COLOURS[0])
         histogram.set(ylabel="steps")
+        histogram.locator_params(axis="x", nbins=3)
     axes[-1][0].set_xlabel("step")
     axes[-1][1].set_xlabel("ms a step")
     return figure
@@ -264,7 +278,8 @@ def against(table: published.FigureTable) -> figures.Plot:
         return figure
 
     reading = f"Solid: your fastest run by devices. Dashed: {table.source}. The scale is logarithmic."
-    return figures.Plot(f"against_{table.file_name}", f"Yours beside {table.name}", reading, draw)
+    file_name = re.sub(r"\W+", "_", table.name).strip("_")[:60] or "table"
+    return figures.Plot(f"against_{file_name}", f"Yours beside {table.name}", reading, draw)
 
 
 def reductions(records: Sequence[Record]) -> figures.Plot:

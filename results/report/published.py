@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.resources
 import operator
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -53,11 +52,6 @@ class FigureTable:
     source: str
     figures: tuple[Figure, ...]
     problems: tuple[str, ...] = ()
-
-    @property
-    def file_name(self) -> str:
-        """Returns the name as part of a file's name."""
-        return re.sub(r"\W+", "_", self.name).strip("_")[:60] or "table"
 
 
 def table(name: str) -> FigureTable:
@@ -192,7 +186,7 @@ def ratio(row: Row, figure: Figure) -> Interval:
     mine, theirs = row.measured.bounded, figure.measured.bounded
     if len(row.valid) == 1:
         mine = mine.widened(ASSUMED_SPREAD)
-    if not figure.is_repeated:
+    if figure.images_per_sec_low is None or (figure.repeats or 1) < 2:
         theirs = theirs.widened(ASSUMED_SPREAD)
     return mine.over(theirs)
 

@@ -28,7 +28,7 @@ def verdict(rows: Sequence[Row]) -> str:
     models = {group.model for group in groups}
     said = [sentence for group in groups if not group.differs if (sentence := _of_group(group, len(models) > 1))]
     if not said:
-        return _apart(groups) or "Nothing to rank: no two settings do the same work."
+        return _apart(groups) or "Nothing to rank: no two settings do the same work on equal hardware and software."
     more = f" {len(said) - _MOST_SENTENCES} more models are below." if len(said) > _MOST_SENTENCES else ""
     once = f" (Nothing was repeated: equal runs are assumed to differ by {ASSUMED_SPREAD:.0%}.)"
     return " ".join(said[:_MOST_SENTENCES]) + once * all(len(row.valid) < 2 for row in rated) + more

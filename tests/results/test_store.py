@@ -377,6 +377,19 @@ def test_a_csv_that_is_no_view_of_all_records_is_made_anew(tmp_path: Path, damag
     assert _rows(store) == [record.identity.run_id for record in records]
 
 
+def test_a_column_that_was_added_by_hand_is_kept_in_a_backup(tmp_path: Path) -> None:
+    """As a spreadsheet saves it."""
+    store = Store(tmp_path)
+    store.append(make_record())
+    edited = store.csv_path.read_text().replace("run_id,", "my notes;run_id,", 1)
+    store.csv_path.write_text(edited)
+    (sentence,) = store.append(make_record())
+    (backup,) = tmp_path.glob("results.*.csv")
+    assert backup.read_text() == edited
+    assert f"{store.csv_path} had other columns, so the rows of the earlier results.csv are now in" in sentence
+    assert len(_rows(store)) == 2
+
+
 def test_a_record_is_a_line_and_a_row_that_are_appended(tmp_path: Path) -> None:
     store = Store(tmp_path / "made" / "here")
     first, *others = (make_record() for _ in range(3))

@@ -150,6 +150,7 @@ def test_an_export_goes_to_stdout_or_a_file_alike(run_bench: RunBench, tmp_path:
     ("flags", "status", "why"),
     [
         (["empty.jsonl"], 5, "empty.jsonl: there are no records in it"),
+        (["."], 5, "Name files that runs have written, such as empty.jsonl, out/results.jsonl."),
         (["--where=model=vgg16"], 2, "--where=model=vgg16: no record in out/results.jsonl fulfils it"),
     ],
 )

@@ -54,7 +54,8 @@
     found = rows.filter(row => words.every(word => row.text.includes(word)) && (!status.value || row.statuses.includes(status.value)));
     if (sorted !== null) found = [...found].sort(compare(sorted));
     body.replaceChildren(...found.slice(0, shown).map(line));
-    count.textContent = found.length === rows.length ? `${rows.length} rows` : `${found.length} of ${rows.length} rows`;
+    const all = `${rows.length} row${rows.length === 1 ? "" : "s"}`;
+    count.textContent = found.length === rows.length ? all : `${found.length} of ${all}`;
     more.hidden = found.length <= shown;
   };
   const sortBy = at => {

@@ -146,7 +146,7 @@ def test_the_configuration_has_a_column_for_each_field() -> None:
     ("condition", "models"),
     [
         ("model=VGG16", ["vgg16"]),
-        ("model= vgg16, num_gpus=1", ["vgg16"]),
+        ("model = vgg16, num_gpus=1", ["vgg16"]),
         ("num_gpus > 1", ["alexnet", "resnet50"]),
         ("num_gpus > 1 and model in ['alexnet', 'vgg16']", ["alexnet"]),
         ("images_per_sec_per_device.notna() and not (num_gpus == 1)", ["alexnet", "resnet50"]),

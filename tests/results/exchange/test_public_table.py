@@ -52,6 +52,8 @@ def test_a_table_of_a_spreadsheet_with_decimal_commas_is_read() -> None:
         text = f"{semicolons}\nA;vgg16;2;{number}\n".replace(";", separator)
         with pytest.raises(TableError, match="may have a mark of thousands or of decimals"):
             public_table.parsed(text, "t.csv")
+    with pytest.raises(TableError, match=re.escape("is '1.234,5'. Write a number above 0, as 1234.5")):
+        public_table.parsed(f"{semicolons}\nA;vgg16;2;1.234,5\n", "t.csv")
     with pytest.raises(TableError, match="column images_per_sec is '1234,5'"):
         public_table.parsed(f"{head}\n{cells}\n", "t.csv")
 
@@ -69,7 +71,7 @@ def test_rows_and_numbers_are_read_as_spreadsheets_and_pandas_save_them() -> Non
     [
         ("M,m,0,8,1,,,", "t.csv:2: column devices is '0'. Write a whole number above 0"),
         ("M,m,1,many,1,,,", "column batch_per_device is 'many'"),
-        ("M,m,1,8,nan,,,", "column images_per_sec is 'nan'. Write a number above 0"),
+        ("M,m,1,8,nan,,,", "column images_per_sec is 'nan'. Write a number above 0, as 1234.5"),
         ("M,m,1,8,,,,", "column images_per_sec is empty"),
         ("M,m,1,8,1,,,maybe", "column forward_only is 'maybe'. Write true, false or nothing"),
         ("M,m,1,8,1,2,,", "images_per_sec_low is 2.0 and images_per_sec_high is None"),

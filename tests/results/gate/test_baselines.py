@@ -186,6 +186,12 @@ class TestCheck:
         assert missing.title.startswith("vgg16") and (missing.base_rounds, missing.candidate_rounds) == (30, 0)
         assert f"remove {stored[0].identity.hardware_key}/{missing.config_key}.jsonl" in missing.reason
 
+    def test_configurations_of_one_title_are_told_apart(self) -> None:
+        rates = [run(day, model="vgg16", learning_rate=0.1) for day in range(1, 9)]
+        found = judged([run(9), run(9, model="vgg16", learning_rate=0.2)], [*nights(8), *rates])
+        titles = [finding.title for finding in found.findings]
+        assert titles[2] == f"{titles[1]} (learning_rate is 0.2 in today.jsonl and 0.1 in kept)"
+
     def test_what_only_other_sessions_ran_is_a_note(self) -> None:
         found = judged(night(20), [*nights(10), *(run(day, model="vgg16", session="weekly") for day in range(1, 9))])
         assert only(found).verdict is Verdict.UNCHANGED
@@ -204,6 +210,13 @@ class TestCheck:
         finding = only(judged(slow, [*stored, *slow]))
         assert finding.verdict is Verdict.REGRESSED and finding.base_rounds == 30
         assert only(judged([*stored, *slow], stored)).candidate_rounds == 3, "of a file, what is not stored is today's"
+
+    def test_an_id_that_every_session_has_is_named(self) -> None:
+        stored = [run(day, session="nightly") for day in range(1, 9)]
+        found = judged([run(9, 80.0, session="nightly")], stored)
+        assert only(found).verdict is Verdict.INCONCLUSIVE
+        (note,) = found.notes
+        assert note.startswith("8 stored runs with the session_id of today's runs (nightly) are taken for a part of")
 
     def test_a_level_that_changed_is_a_note_if_it_hides_the_answer(self) -> None:
         stored = [record for day in range(1, 21) for record in night(day, (100 if day < 11 else 92) + day % 3)]

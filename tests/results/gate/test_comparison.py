@@ -236,6 +236,14 @@ def test_findings_are_in_the_order_of_the_base() -> None:
     assert "trivial" in note and "vgg16" not in note
 
 
+def test_what_only_one_side_has_differs_in_words_from_what_the_other_has() -> None:
+    same = [fake_run() for _ in range(3)]
+    sides = [[*same, fake_run(model="vgg16", learning_rate=rate)] for rate in (0.1, 0.2)]
+    sides[1][:3] = [fake_run() for _ in range(3)]
+    (note,) = (note for note in compare(*sides, ("a", "b")).notes if note.startswith("Only the candidate has vgg16, "))
+    assert note.endswith(", batch 32 (learning_rate is 0.1 in a and 0.2 in b).")
+
+
 def test_other_hardware_is_refused_by_the_field_that_differs() -> None:
     def on(cores: int) -> list[Record]:
         return within({"hardware_key": f"with {cores}"}, cpu_model="Xeon", cpu_cores_usable=cores)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -95,3 +96,6 @@ def test_a_picture_holds_the_longest_histories(found: list[History], tmp_path: P
     assert draw(many, tmp_path / "history.svg") == 6
     text = (tmp_path / "history.svg").read_text()
     assert "resnet50, replicated psgpu, 1 GPU, batch 32" in text
+    draw([*histories(night(1, 10.0, model="a model of some length, " * 5)), *found], tmp_path / "long.svg")
+    texts = re.findall(r">([^<>]*)</text>", (tmp_path / "long.svg").read_text())
+    assert 50 < max(map(len, texts)) <= 70, "beside each other, titles have as much room as their panels"

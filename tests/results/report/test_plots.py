@@ -21,6 +21,7 @@ from results.summary import summarize
 from tests.support.records import fake_reduction, fake_run, golden_records
 
 NAMED = {plot.name: plot for plot in PLOTS}
+RATES = {"trivial": 120_000.0, "resnet152": 3.0}
 
 
 def panels(plot: figures.Plot, records: Sequence[Record]) -> list[Axes]:
@@ -114,6 +115,18 @@ def test_an_interval_that_reaches_too_far_is_cut_with_an_arrow_and_its_bound() -
     others = [run(2, 50.0, variable_update=name, batch_per_device=8) for name in rates]
     (axis,) = panels(NAMED["batches"], [*runs, *others])
     assert max(shown) < axis.get_ylim()[1] < rows["parameter_server"].measured.high and len(axis.texts) == 1
+
+    wide = [run(n, rate * n) for n in (1, 2, 4) for rate in (50.0, 200.0)]
+    _, efficiencies = panels(NAMED["scaling"], wide)
+    assert 100 < efficiencies.get_ylim()[1] < 400 and len(efficiencies.texts) == 2, "of 2 and 4 devices"
+
+
+def test_batches_of_very_different_rates_have_a_logarithmic_scale() -> None:
+    runs = [fake_run(model=model, batch_per_device=n, rate=rate) for model, rate in RATES.items() for n in (8, 16)]
+    (axis,) = panels(NAMED["batches"], runs)
+    assert axis.get_yscale() == "log" and axis.get_ylim()[0] > 0
+    (axis,) = panels(NAMED["batches"], runs[:2])
+    assert axis.get_yscale() == "linear" and axis.get_ylim()[0] == 0
 
 
 def test_a_logarithmic_axis_has_numbers_also_within_a_decade() -> None:
@@ -215,6 +228,7 @@ def test_steps_are_a_trace_with_the_warm_up_shaded() -> None:
     assert trace.get_ylim()[1] == pytest.approx(1.2 * 120)
     counts = [bar.get_height() for bar in spread.patches]
     assert (counts[0], counts[-1], sum(counts)) == (10, 10, 20), "the warm-up is not in the distribution"
+    assert len(spread.get_xticks()) <= 5, "their labels have room, also those of minutes"
 
 
 def test_steps_are_titled_by_what_distinguishes_their_runs_and_have_one_scale() -> None:

@@ -180,6 +180,18 @@ def test_repeats_are_compared_in_pairs() -> None:
     assert not ranking.beats(first, second), "then no pairs are left"
 
 
+def test_pairs_are_of_runs_at_one_time_in_a_sorted_file_too() -> None:
+    """Sorted by their rates, any two settings seem to differ by the same in every pair."""
+    runs = [
+        replace(run, identity=replace(run.identity, time_utc=f"2026-01-01T00:0{minute}:00+00:00"))
+        for batch, rates in ((16, [100.0, 140.0, 70.0, 91.0]), (32, [71.0, 92.0, 101.0, 141.5]))
+        for minute, run in enumerate(_runs(rates, batch=batch))
+    ]
+    for order in (runs, sorted(runs, key=lambda run: run.derived.images_per_sec or 0.0)):
+        first, second = summarize(order)
+        assert not ranking.beats(first, second) and not ranking.beats(second, first)
+
+
 def test_each_number_of_devices_has_a_winner_and_so_have_all() -> None:
     records = [
         *_runs(_at(100.0), batch=16, num_devices=1),

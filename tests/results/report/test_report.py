@@ -299,6 +299,17 @@ def test_the_table_filters(page: Any) -> None:
     assert page.locator("#table tr.failed").count() == 1
 
 
+def test_the_name_of_a_column_of_numbers_ends_where_they_do(page: Any) -> None:
+    gaps = page.evaluate(
+        """() => [...document.querySelectorAll("#table th.n")].map(head => {
+          const text = document.createRange();
+          text.selectNodeContents(head.firstChild);
+          return head.getBoundingClientRect().right - text.getBoundingClientRect().right;
+        })"""
+    )
+    assert len(gaps) > 3 and max(gaps) < 12, "the padding of a cell"
+
+
 @on_a_desk_and_on_a_phone
 def test_nothing_is_wider_than_the_window(page: Any) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")

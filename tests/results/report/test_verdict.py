@@ -14,6 +14,7 @@ from tests.support.records import at_minutes, fake_run
 
 NOISE = (0.99, 1.0, 1.01)
 OTHERWISE = (1.01, 0.99, 1.0)
+NO_RIVALS = "Nothing to rank: no two settings do the same work on equal hardware and software."
 
 
 def _runs(rate: float, noise: Sequence[float] = NOISE, **config: object) -> list[Record]:
@@ -103,7 +104,8 @@ def test_more_devices_are_compared_with_one_and_models_apart() -> None:
         (_runs(100.0, (1.0,)), ", 1 GPU, batch 32: 100 (100 to 100) images/s; one run: nothing to compare."),
         (_runs(100.0), "images/s; 3 runs of one setting: nothing to compare."),
         ([fake_run(status=Status.CRASH)], "No run has a valid rate."),
-        ([*_runs(100.0), *_runs(50.0, model="vgg16")], "Nothing to rank: no two settings do the same work."),
+        ([*_runs(100.0), *_runs(50.0, model="vgg16")], NO_RIVALS),
+        ([*_runs(100.0), *_runs(50.0, hardware="b")], NO_RIVALS),
     ],
 )
 def test_there_may_be_nothing_to_compare(runs: list[Record], words: str) -> None:
