@@ -48,7 +48,7 @@ class DriverGpu:
         """Returns the driver's answer to one of pynvml's queries about this GPU; None if there is none."""
         try:
             return getattr(self.driver, what)(self.handle, *which)
-        except self.driver.NVMLError:
+        except (self.driver.NVMLError, UnicodeDecodeError):  # in WSL, driver 555 has names that are no text
             return None
 
     @property
@@ -75,9 +75,11 @@ class Driver:
     problem: str = ""
 
 
-@contextlib.contextmanager
-def opened(environment: Mapping[str, str] = os.environ, driver: Any = None) -> Iterator[Driver]:
-    """Opens the driver for the time of the context; without a driver there are no GPUs.
+def opened(environment: Mapping[str, str] = os.environ, driver: Any = None) -> Driver:
+    """Opens the driver, which stays open until this process ends; without a driver there are no GPUs.
+
+    Without persistence mode, GPUs are initialised by the first process that opens the driver, in 1 to 3 seconds each,
+    and deinitialised when the last one closes it (NVIDIA, Driver Persistence): a run would pay that several times.
 
     Args:
         environment: the environment variables.
@@ -88,13 +90,7 @@ def opened(environment: Mapping[str, str] = os.environ, driver: Any = None) -> I
     """
     import pynvml
 
-    driver = driver or pynvml
-    opened_driver = _within_limit(lambda: _open(driver, environment))
-    try:
-        yield opened_driver
-    finally:
-        with contextlib.suppress(driver.NVMLError):  # such as of a driver that did not start
-            driver.nvmlShutdown()
+    return _within_limit(lambda: _open(driver or pynvml, environment))
 
 
 def _within_limit(ask: Callable[[], Driver]) -> Driver:

@@ -104,6 +104,13 @@ def test_what_the_driver_does_not_report_is_unknown() -> None:
     assert not found.has_peer_access
 
 
+def test_a_name_that_is_no_text_is_unknown() -> None:
+    """As in WSL under drivers 555.85 and 555.99: github.com/gpuopenanalytics/pynvml/issues/53."""
+    machine = Machine(1)
+    machine._answers["nvmlDeviceGetName"] = lambda gpu: b"\xf8".decode()
+    assert [gpu.name for gpu in read(machine).gpus] == ["unknown GPU"]
+
+
 def test_a_gpu_that_stands_twice_is_not_connected_to_itself() -> None:
     found = read(Machine(3), CUDA_VISIBLE_DEVICES="2,0,2")
     assert [gpu.index for gpu in found.gpus] == [2, 0]
