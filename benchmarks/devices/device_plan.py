@@ -111,10 +111,7 @@ def require_gpus(devices: Devices, *, eager: bool = False) -> None:
 def causes_of_missing_gpus(shown: Sequence[Gpu], *, is_cuda_build: bool) -> Iterator[str]:
     """Yields why TensorFlow may see fewer GPUs than the driver shows, and what TensorFlow itself reports."""
     if not is_cuda_build:
-        yield (
-            "This TensorFlow was built without CUDA: pip install -e '.[cuda]' in an environment without it. For Arm, "
-            "PyPI has none with CUDA: docs/howto/gpus.md."
-        )
+        yield "This TensorFlow has no CUDA: pip install -e '.[cuda]' in a new environment (Arm: docs/howto/gpus.md)."
         return
     if missing := gpu_support.missing_libraries():
         yield f"The extra 'cuda' is not installed (pip install -e '.[cuda]'); missing are {', '.join(missing)}."

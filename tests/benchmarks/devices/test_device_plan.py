@@ -123,7 +123,7 @@ def test_libraries_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPa
     assert "CUDA_VISIBLE_DEVICES=GPU-9 (--gpus sets it, too) may name a GPU that does not exist." in said
     assert said.endswith("NVIDIA's fabric manager, of the driver's version: start nvidia-fabricmanager.")
     without = " ".join(device_plan.causes_of_missing_gpus((), is_cuda_build=False))
-    assert "built without CUDA" in without and "For Arm" in without
+    assert "TensorFlow has no CUDA" in without and "Arm: docs/howto/gpus.md" in without
 
 
 @pytest.mark.process
