@@ -142,7 +142,11 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
 
 
 # As CUDA and its libraries report that a GPU's memory does not suffice; a handle and an algorithm need memory, too.
-_NO_MEMORY = re.compile(r"out[ _]of[ _]memory|STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|No algorithm worked", re.IGNORECASE)
+# TensorFlow calls what it could not allocate on a GPU for a copy a tensor that is not initialized.
+_NO_MEMORY = re.compile(
+    r"out[ _]of[ _]memory|STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|No algorithm worked|Dst tensor is not initialized",
+    re.IGNORECASE,
+)
 _RESOURCE_EXHAUSTED = 8  # TensorFlow's number of the error, as gRPC's; it also stands for:
 _OF_FILES = ("No space left on device", "Disk quota exceeded", "Too many open files")
 # As NCCL reports that CUDA or the system refused it something. Source: https://github.com/NVIDIA/nccl/issues/295

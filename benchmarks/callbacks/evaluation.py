@@ -248,9 +248,9 @@ def evaluate_checkpoint(config: Config, log: RunLog, display: Display, team: Tea
         values = TrainingState(model.variables, manager, None, []).feeds(earlier.values, weights_only=True)
         with tf.compat.v1.Session(config=run_graph.session_config(config.devices, config.runtime)) as session:
             session.run([variable.initializer for variable in weights], feed_dict=values)
-            with prepared_telemetry(config.devices, config.place) as log.telemetry:
-                log.observe(startup_seconds=log.started("variables"))
-                result = _measured(evaluator, session, log, display)
+            log.telemetry = prepared_telemetry(config.devices, config.place)
+            log.observe(startup_seconds=log.started("variables"))
+            result = _measured(evaluator, session, log, display)
     team.expect_nothing()
     log.observe(evaluations=[{"step": earlier.steps, "epochs": earlier.epochs, **result}])
     log.observe(skipped_records=evaluator.skipped)

@@ -110,7 +110,7 @@ def require_gpus(devices: Devices, *, eager: bool = False) -> None:
 def causes_of_missing_gpus(shown: Sequence[Gpu], *, is_cuda_build: bool) -> Iterator[str]:
     """Yields why TensorFlow may see fewer GPUs than the driver shows, and what TensorFlow itself reports."""
     if not is_cuda_build:
-        yield "This TensorFlow was built without CUDA: pip install -e '.[cuda]' in an environment without it."
+        yield "This TensorFlow has no CUDA: pip install -e '.[cuda]' in a new environment (Arm: docs/howto/gpus.md)."
         return
     if missing := gpu_support.missing_libraries():
         yield f"The extra 'cuda' is not installed (pip install -e '.[cuda]'); missing are {', '.join(missing)}."
@@ -120,6 +120,8 @@ def causes_of_missing_gpus(shown: Sequence[Gpu], *, is_cuda_build: bool) -> Iter
         yield f"CUDA_VISIBLE_DEVICES={names} (--gpus sets it, too) may name a GPU that does not exist."
     if messages := _reported():
         yield f"TensorFlow reports: {' | '.join(messages)}."
+    if any("CUDA_ERROR_SYSTEM_NOT_READY" in message for message in messages):
+        yield "GPUs behind NVSwitch need NVIDIA's fabric manager, of the driver's version: start nvidia-fabricmanager."
 
 
 def _reported() -> list[str]:

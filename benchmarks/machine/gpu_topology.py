@@ -38,19 +38,19 @@ def read_gpu_links(
     Raises:
         BenchError: the driver hangs.
     """
-    with nvml.opened(environment, driver) as opened:
-        gpus = list({gpu.index: gpu for gpu in opened.gpus}.values())
-        ends = [list(_nvlink_ends(gpu, root / "sys/bus/pci/devices")) for gpu in gpus]
-        return Inventory(
-            gpus=tuple(hardware.describe_gpu(gpu, root) for gpu in gpus),
-            connections={
-                (one, other): _connection(gpus[one], gpus[other], ends[one], ends[other])
-                for one, other in itertools.combinations(range(len(gpus)), 2)
-            },
-            driver_version=opened.version,
-            cuda_version=opened.cuda_version,
-            problem=opened.problem,
-        )
+    opened = nvml.opened(environment, driver)
+    gpus = list({gpu.index: gpu for gpu in opened.gpus}.values())
+    ends = [list(_nvlink_ends(gpu, root / "sys/bus/pci/devices")) for gpu in gpus]
+    return Inventory(
+        gpus=tuple(hardware.describe_gpu(gpu, root) for gpu in gpus),
+        connections={
+            (one, other): _connection(gpus[one], gpus[other], ends[one], ends[other])
+            for one, other in itertools.combinations(range(len(gpus)), 2)
+        },
+        driver_version=opened.version,
+        cuda_version=opened.cuda_version,
+        problem=opened.problem,
+    )
 
 
 def _nvlink_ends(gpu: DriverGpu, devices: Path) -> Iterator[str]:

@@ -123,9 +123,9 @@ class Inventory:
 
 def gpu_inventory(environment: Mapping[str, str] = os.environ) -> Inventory:
     """Asks the NVIDIA driver; a machine without one has no GPUs."""
-    with nvml.opened(environment) as driver:
-        gpus = tuple(describe_gpu(gpu) for gpu in driver.gpus)
-        return Inventory(gpus, driver.version, driver.cuda_version, problem=driver.problem)
+    driver = nvml.opened(environment)
+    gpus = tuple(describe_gpu(gpu) for gpu in driver.gpus)
+    return Inventory(gpus, driver.version, driver.cuda_version, problem=driver.problem)
 
 
 def count_gpus() -> int:

@@ -18,6 +18,7 @@ from benchmarks.machine import linux
 from benchmarks.outside_text import whole_number
 
 ROOT = Path("/")  # holds `dev` and `sys`
+_IN_WSL = Path("usr/lib/wsl/lib/libnvidia-ml.so.1")
 _ANSWER_SECONDS = 60.0
 # Words of CUDA_VISIBLE_DEVICES that are meant to hide all GPUs: nothing, also in quotes, -1, Slurm's NoDevFiles, void.
 _HIDES_ALL = re.compile(r"""(-\d+|no[a-z]*|void|''|"")?""", re.IGNORECASE)
@@ -48,7 +49,7 @@ class DriverGpu:
         """Returns the driver's answer to one of pynvml's queries about this GPU; None if there is none."""
         try:
             return getattr(self.driver, what)(self.handle, *which)
-        except self.driver.NVMLError:
+        except (self.driver.NVMLError, UnicodeDecodeError):  # in WSL, driver 555 has names that are no text
             return None
 
     @property
@@ -75,9 +76,11 @@ class Driver:
     problem: str = ""
 
 
-@contextlib.contextmanager
-def opened(environment: Mapping[str, str] = os.environ, driver: Any = None) -> Iterator[Driver]:
-    """Opens the driver for the time of the context; without a driver there are no GPUs.
+def opened(environment: Mapping[str, str] = os.environ, driver: Any = None) -> Driver:
+    """Opens the driver, which stays open until this process ends; without a driver there are no GPUs.
+
+    Without persistence mode, GPUs are initialised by the first process that opens the driver, in 1 to 3 seconds each,
+    and deinitialised when the last one closes it (NVIDIA, Driver Persistence): a run would pay that several times.
 
     Args:
         environment: the environment variables.
@@ -88,13 +91,7 @@ def opened(environment: Mapping[str, str] = os.environ, driver: Any = None) -> I
     """
     import pynvml
 
-    driver = driver or pynvml
-    opened_driver = _within_limit(lambda: _open(driver, environment))
-    try:
-        yield opened_driver
-    finally:
-        with contextlib.suppress(driver.NVMLError):  # such as of a driver that did not start
-            driver.nvmlShutdown()
+    return _within_limit(lambda: _open(driver or pynvml, environment))
 
 
 def _within_limit(ask: Callable[[], Driver]) -> Driver:
@@ -139,9 +136,8 @@ def _open(driver: Any, environment: Mapping[str, str]) -> Driver:
             if error.value != driver.NVML_ERROR_NO_PERMISSION:  # that of a GPU which a scheduler has given to others
                 problems.append(f"GPU {index} of the driver does not answer ({error})")
     version = cuda = None
-    with contextlib.suppress(driver.NVMLError):
+    with contextlib.suppress(driver.NVMLError, UnicodeDecodeError):
         version = driver.nvmlSystemGetDriverVersion()
-    with contextlib.suppress(driver.NVMLError):
         number = driver.nvmlSystemGetCudaDriverVersion()  # such as 12080
         cuda = f"{number // 1000}.{number % 1000 // 10}"
     indices = visible_indices(len(every), environment, lambda name: _index_of(name, every, driver))
@@ -155,9 +151,11 @@ def _why_not_started(error: Any, driver: Any) -> str:
     """Returns why there are no GPUs; nothing on a machine without any, as far as Linux shows."""
     hint = ""
     if error.value == driver.NVML_ERROR_LIBRARY_NOT_FOUND:
-        if not any((ROOT / "dev").glob("nvidia[0-9]*")):
-            return ""
         hint = "; a container needs --gpus, and 'utility' in NVIDIA_DRIVER_CAPABILITIES"
+        if (ROOT / _IN_WSL).exists():
+            hint = f"; /{_IN_WSL.parent} must be in LD_LIBRARY_PATH"
+        elif not any((ROOT / "dev").glob("nvidia[0-9]*")):
+            return ""
     elif error.value == driver.NVML_ERROR_DRIVER_NOT_LOADED:
         every = (ROOT / "sys/bus/pci/devices").glob("*")
         devices = [device for device in every if (device / "driver").resolve().name not in _OTHER_DRIVERS]

@@ -5,12 +5,11 @@ Imports no TensorFlow. Unknown values are None, never estimates.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -158,13 +157,10 @@ class Telemetry:
         }
 
 
-@contextlib.contextmanager
-def prepared_telemetry(devices: Devices, place: Place) -> Iterator[Telemetry]:
-    """Yields the telemetry, to be entered, of this process and its physical GPUs. Without any, no driver is opened."""
+def prepared_telemetry(devices: Devices, place: Place) -> Telemetry:
+    """Returns the telemetry, to be entered, of this process and its physical GPUs. Without any, no driver is opened."""
     gpus = 0 if place.hosts else devices.physical_gpus  # with hosts, it does not see the other workers' devices
-    with contextlib.ExitStack() as stack:
-        driver = stack.enter_context(nvml.opened()) if gpus else nvml.Driver()
-        yield Telemetry(Sources(driver.gpus[:gpus]))
+    return Telemetry(Sources(nvml.opened().gpus[:gpus] if gpus else ()))
 
 
 def _of_gpu(samples: Sequence[Sample], number: int) -> dict[str, Any]:

@@ -32,48 +32,47 @@ def measure(
     length, processes = config.length, config.processes
     interleaves = interleaved_steps.inherited() is not None and config.can_interleave
     # Telemetry would include the time and energy of the run that this one is interleaved with.
-    with contextlib.ExitStack() as stack:
-        if not interleaves:
-            log.telemetry = stack.enter_context(prepared_telemetry(config.devices, config.place))
-        age = log.started("variables")
-        log.observe(startup_seconds=age)
-        until = math.inf
-        if length.time_limit_seconds is not None:
-            until = time.perf_counter() + length.time_limit_seconds - age
-        deadline = math.inf if processes.cluster else until  # workers agree on a number of steps instead
+    if not interleaves:
+        log.telemetry = prepared_telemetry(config.devices, config.place)
+    age = log.started("variables")
+    log.observe(startup_seconds=age)
+    until = math.inf
+    if length.time_limit_seconds is not None:
+        until = time.perf_counter() + length.time_limit_seconds - age
+    deadline = math.inf if processes.cluster else until  # workers agree on a number of steps instead
 
-        def take_steps(name: str, count: int, phase: Phase, *after_step: Callable[[Phase], None]) -> None:
-            limit_seconds = processes.preparation_seconds if phase is log.first else processes.step_timeout_seconds
+    def take_steps(name: str, count: int, phase: Phase, *after_step: Callable[[Phase], None]) -> None:
+        limit_seconds = processes.preparation_seconds if phase is log.first else processes.step_timeout_seconds
 
-            def take() -> Taken:
-                team.expect(f"A step ({name})", limit_seconds)
-                taken = stepper.take()
-                log.latest = phase
-                return dataclasses.replace(taken, ended_at=taken.ended_at - callbacks.paused_seconds)
+        def take() -> Taken:
+            team.expect(f"A step ({name})", limit_seconds)
+            taken = stepper.take()
+            log.latest = phase
+            return dataclasses.replace(taken, ended_at=taken.ended_at - callbacks.paused_seconds)
 
-            log.opened_at = time.perf_counter() - callbacks.paused_seconds
-            display.phase(name, count)
-            run_phase(
-                take,
-                count,
-                phase,
-                deadline=deadline,
-                steps_per_round=config.steps_per_round if phase is log.measured else 1,
-                after_step=[display.after_step, callbacks.after_step, *after_step],
-                is_enough=lambda: callbacks.is_enough,
-            )
+        log.opened_at = time.perf_counter() - callbacks.paused_seconds
+        display.phase(name, count)
+        run_phase(
+            take,
+            count,
+            phase,
+            deadline=deadline,
+            steps_per_round=config.steps_per_round if phase is log.measured else 1,
+            after_step=[display.after_step, callbacks.after_step, *after_step],
+            is_enough=lambda: callbacks.is_enough,
+        )
 
-        take_steps(FIRST_STEP, 1, log.first)
-        take_steps("warm-up", planned.warmup - 1, log.warmup)
-        steps = _steps_to_measure(planned.measured, length.at_least_seconds, log, config.steps_per_round)
-        if processes.cluster:
-            steps = _agreed_steps(steps, until, log, team, config.steps_per_round)
-            stepper.forget()
-        if length.at_least_seconds is not None:
-            display.note(f"Measuring {steps} steps: {config.reasons['num_batches']}.")
-        interleaved = _interleaved(interleaves, processes.step_timeout_seconds, steps, log, team)
-        with interleaved as after_step, log.telemetry or contextlib.nullcontext():
-            take_steps("measuring", steps, log.measured, *after_step)
+    take_steps(FIRST_STEP, 1, log.first)
+    take_steps("warm-up", planned.warmup - 1, log.warmup)
+    steps = _steps_to_measure(planned.measured, length.at_least_seconds, log, config.steps_per_round)
+    if processes.cluster:
+        steps = _agreed_steps(steps, until, log, team, config.steps_per_round)
+        stepper.forget()
+    if length.at_least_seconds is not None:
+        display.note(f"Measuring {steps} steps: {config.reasons['num_batches']}.")
+    interleaved = _interleaved(interleaves, processes.step_timeout_seconds, steps, log, team)
+    with interleaved as after_step, log.telemetry or contextlib.nullcontext():
+        take_steps("measuring", steps, log.measured, *after_step)
     log.observe(peak_host_memory_bytes=largest_resident_bytes())  # before what follows the steps
     team.expect_nothing()
 

@@ -44,6 +44,7 @@ def test_the_headline_of_what_a_session_raises() -> None:
         (tf.errors.InternalError(None, None, "cublas: CUBLAS_STATUS_NOT_INITIALIZED"), "Probably out of memory"),
         (tf.errors.InternalError(None, None, "CUDA_ERROR_OUT_OF_MEMORY"), "Probably out of memory"),
         (tf.errors.InternalError(None, None, "GPU:0 failed. Status: out of memory"), "Probably out of memory"),
+        (tf.errors.InternalError(None, None, "Dst tensor is not initialized."), "Probably out of memory"),
         (tf.errors.InternalError(None, None, "CUDNN_STATUS_EXECUTION_FAILED"), ""),
         (tf.errors.NotFoundError(None, None, "No file"), ""),
     ],

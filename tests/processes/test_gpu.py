@@ -21,6 +21,10 @@ pytestmark = [
 
 
 VIRTUAL = ("--num_gpus=2", "--virtual_gpus=2", "--gpu_memory_frac=0.5")
+SEVERAL = pytest.mark.skipif(
+    len(gpu_inventory(USER_ENVIRONMENT).gpus) < 2, reason="there is no NVIDIA GPU for a second tower"
+)
+TWO = [VIRTUAL, pytest.param(("--num_gpus=2",), marks=SEVERAL)]  # NCCL needs whole ones
 
 
 @pytest.mark.parametrize("model", ["alexnet", "resnet50"])
@@ -42,15 +46,17 @@ def test_two_virtual_gpus_train_on_data_under_strict_placement(
     assert 0 < record["measurement"]["peak_gpu_memory_bytes"] < record["derived"]["gpu_memory_reserved_bytes"]
 
 
-def test_every_manager_is_right_on_gpus(run_process: RunBench) -> None:
-    done = run_process("verify", *VIRTUAL)
+@pytest.mark.parametrize("devices", TWO)
+def test_every_manager_is_right_on_gpus(run_process: RunBench, devices: Sequence[str]) -> None:
+    done = run_process("verify", *devices)
     assert done.status == 0, done.stdout + done.stderr
     assert "FAIL" not in done.stdout
 
 
 @pytest.mark.row("G3.3")
-def test_reductions_of_gpus_are_right(run_process: RunBench, records: Records) -> None:
-    done = run_process("allreduce", *VIRTUAL, "--max_bytes=1M")
+@pytest.mark.parametrize("devices", TWO)
+def test_reductions_of_gpus_are_right(run_process: RunBench, records: Records, devices: Sequence[str]) -> None:
+    done = run_process("allreduce", *devices, "--max_bytes=1M")
     assert done.status == 0, done.stdout + done.stderr
     measured = [record for record in records() if record["status"] == "ok"]
     assert measured and all(record["measurement"]["largest_error"] < 1e-5 for record in measured)
@@ -103,7 +109,7 @@ def test_workers_that_share_a_gpu_have_room(run_process: RunBench, records: Reco
     assert record["config"]["gpu_memory_fraction"] == 0.45 and not record["measurement"]["replica_drift"]
 
 
-@pytest.mark.skipif(len(gpu_inventory(USER_ENVIRONMENT).gpus) < 2, reason="there is no NVIDIA GPU for a second tower")
+@SEVERAL
 @pytest.mark.parametrize("words", [("--num_gpus=2",), ("--num_gpus=1", "--local_cluster=worker:2")])
 @pytest.mark.parametrize("manager", ["collective_all_reduce", "local_sgd"])
 def test_nccl_trains_in_one_process_and_between_processes(

@@ -72,7 +72,7 @@ class _Wrapper(abc.ABC):
 class Repacked(_Wrapper):
     """Concatenates all gradients of a tower into one vector and cuts it into equal chunks.
 
-    Many small tensors cost many small messages; one large one cannot overlap. Chunks are in between.
+    Many small tensors cost many small messages. But no chunk can travel before the last gradient is computed.
     """
 
     def __init__(self, inner: Reduction, place: Place, chunks: int) -> None:

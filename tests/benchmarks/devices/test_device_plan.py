@@ -113,7 +113,7 @@ def test_all_gpus_of_the_driver_are_seen_by_tensorflow(
 
 
 def test_libraries_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_plan, "_reported", list)
+    monkeypatch.setattr(device_plan, "_reported", lambda: ["Failed call to cuInit: CUDA_ERROR_SYSTEM_NOT_READY"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-9")
     there = {"nvidia-cublas-cu12", "nvidia-nccl-cu12"}
     monkeypatch.setattr(gpu_support, "installed", lambda name: "12" if name in there else None)
@@ -121,7 +121,9 @@ def test_libraries_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPa
     assert "'.[cuda]'); missing are nvidia-cuda-cupti-cu12, " in said and "nvidia-cudnn-cu12" in said
     assert not any(name in said for name in there)
     assert "CUDA_VISIBLE_DEVICES=GPU-9 (--gpus sets it, too) may name a GPU that does not exist." in said
-    assert "built without CUDA" in " ".join(device_plan.causes_of_missing_gpus((), is_cuda_build=False))
+    assert said.endswith("NVIDIA's fabric manager, of the driver's version: start nvidia-fabricmanager.")
+    without = " ".join(device_plan.causes_of_missing_gpus((), is_cuda_build=False))
+    assert "TensorFlow has no CUDA" in without and "Arm: docs/howto/gpus.md" in without
 
 
 @pytest.mark.process

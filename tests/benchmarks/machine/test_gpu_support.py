@@ -49,3 +49,9 @@ def test_what_has_no_code_for_a_gpu_is_a_sentence(
         return
     assert found[0].sentence.startswith("Card: ") and problem in found[0].sentence
     assert found[0].is_fatal == is_fatal
+
+
+def test_gpus_that_differ_are_named() -> None:
+    software = {"cudnn_version": OLD, "tensorflow_version": "2.21.0"}
+    (found,) = gpu_support.judge({"NVIDIA A100": A100, "NVIDIA DGX Display": T4}, "12.8", software)
+    assert "differ (NVIDIA A100, NVIDIA DGX Display)" in found.sentence and not found.is_fatal

@@ -104,6 +104,13 @@ def test_what_the_driver_does_not_report_is_unknown() -> None:
     assert not found.has_peer_access
 
 
+def test_a_name_that_is_no_text_is_unknown() -> None:
+    """As in WSL under drivers 555.85 and 555.99: github.com/gpuopenanalytics/pynvml/issues/53."""
+    machine = Machine(1)
+    machine._answers["nvmlDeviceGetName"] = lambda gpu: b"\xf8".decode()
+    assert [gpu.name for gpu in read(machine).gpus] == ["unknown GPU"]
+
+
 def test_a_gpu_that_stands_twice_is_not_connected_to_itself() -> None:
     found = read(Machine(3), CUDA_VISIBLE_DEVICES="2,0,2")
     assert [gpu.index for gpu in found.gpus] == [2, 0]
@@ -142,6 +149,7 @@ def test_without_a_driver_there_is_nothing(error: int, problem: str) -> None:
     [
         (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "dev/nvidia0", "", "'utility' in NVIDIA_DRIVER_CAPABILITIES"),
         (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "dev/nvidia-uvm", "", ""),
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, str(nvml._IN_WSL), "", "; /usr/lib/wsl/lib must be in LD_LIBRARY_PATH"),
         (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "class", "0x030200", "driver does not start (Driver Not Loaded)"),
         (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "class", "0x068000", ""),  # a switch between GPUs
     ],
@@ -150,7 +158,7 @@ def test_a_gpu_without_its_driver_is_missed(
     absent: int, file: str, text: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slot = tmp_path / "sys/bus/pci/devices/0000:00:04.0"
-    for folder in (slot, tmp_path / "dev"):
+    for folder in (slot, tmp_path / "dev", (tmp_path / nvml._IN_WSL).parent):
         folder.mkdir(parents=True)
     (slot / "vendor").write_text("0x10de\n")
     (slot / file if file == "class" else tmp_path / file).write_text(text)

@@ -29,8 +29,7 @@ def test_a_slice_of_a_gpu_has_not_the_name_of_the_whole(
 ) -> None:
     driver = Machine([Card(name, instances_gib=(5,) * mig_mode[0])])
     monkeypatch.setattr(driver, "nvmlDeviceGetMigMode", lambda gpu: mig_mode, raising=False)
-    with nvml.opened({}, driver) as opened:
-        (gpu,) = map(hardware.describe_gpu, opened.gpus)
+    (gpu,) = map(hardware.describe_gpu, nvml.opened({}, driver).gpus)
     assert (gpu.name, gpu.is_divided) == (called, bool(mig_mode[0]))
 
 
@@ -111,12 +110,11 @@ def test_a_driver_that_hangs_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(nvml, "_ANSWER_SECONDS", 0.1)
     released = threading.Event()
     driver = types.SimpleNamespace(NVMLError=pynvml.NVMLError, nvmlInit=released.wait, nvmlDeviceGetCount=lambda: 0)
-    driver.nvmlShutdown = driver.nvmlSystemGetDriverVersion = lambda: ""
+    driver.nvmlSystemGetDriverVersion = lambda: ""
     driver.nvmlSystemGetCudaDriverVersion = lambda: 12080
-    with pytest.raises(BenchError, match="has not answered for 0.1 s .*--device=cpu"), nvml.opened({}, driver):
-        pass
+    with pytest.raises(BenchError, match="has not answered for 0.1 s .*--device=cpu"):
+        nvml.opened({}, driver)
     (found,) = machine_checks.look_at_gpus({}, driver)
     assert found.is_disturbing and "nvidia-smi would hang" in found.advice
     released.set()
-    with nvml.opened({}, driver) as opened:
-        assert opened.gpus == ()
+    assert nvml.opened({}, driver).gpus == ()

@@ -85,16 +85,15 @@ def watch(driver: Driver | None = None, root: Path = Path("/nowhere")) -> Any:
         driver.moment += 1
         return driver.moment == LAST
 
-    with nvml.opened({}, driver) as opened:
-        sources = Sources(
-            opened.gpus,
-            root,
-            clock=lambda: 100.0 + driver.moment,
-            cpu_seconds=lambda: 7.0 + 1.5 * driver.moment,
-        )
-        watched = Telemetry(sources, pause=pause)
-        watched.run()
-        return watched.summary()
+    sources = Sources(
+        nvml.opened({}, driver).gpus,
+        root,
+        clock=lambda: 100.0 + driver.moment,
+        cpu_seconds=lambda: 7.0 + 1.5 * driver.moment,
+    )
+    watched = Telemetry(sources, pause=pause)
+    watched.run()
+    return watched.summary()
 
 
 @pytest.mark.row("S0.9")
@@ -159,10 +158,9 @@ def test_too_short_a_window_knows_no_energy(tmp_path: Path) -> None:
         driver.moment = LAST
         return True
 
-    with nvml.opened({}, driver) as opened:
-        watched = Telemetry(Sources(opened.gpus, tmp_path, clock=lambda: next(ticks)), pause=pause)
-        watched.run()
-        seen = watched.summary()
+    watched = Telemetry(Sources(nvml.opened({}, driver).gpus, tmp_path, clock=lambda: next(ticks)), pause=pause)
+    watched.run()
+    seen = watched.summary()
     assert seen["gpus"][0]["energy_joules"] is None
     assert seen["gpus"][0]["peak_memory_bytes"] == 4 * 2**30
 
@@ -247,11 +245,11 @@ def test_only_the_gpus_that_are_used_here_are_watched(
     opened: Callable[..., Any] = nvml.opened
     monkeypatch.setattr(nvml, "opened", lambda: opened({"CUDA_VISIBLE_DEVICES": "3,1,0"}, driver))
     devices = Devices(device=device, num_devices=num_devices, virtual_gpus=virtual_gpus)
-    with telemetry.prepared_telemetry(devices, Place((), "", hosts=hosts)) as watched, watched:
-        assert driver.is_open == bool(indices)
+    with telemetry.prepared_telemetry(devices, Place((), "", hosts=hosts)) as watched:
+        pass
+    assert driver.is_open == bool(indices), "without persistence mode, to close it deinitialises the GPUs"
     seen = watched.summary()
     assert [gpu["index"] for gpu in seen["gpus"]] == indices
-    assert not driver.is_open
 
 
 # On the way to the record and to the reader.
