@@ -92,7 +92,7 @@ def resolve_cluster(given: Mapping[str, Any], environ: Mapping[str, str]) -> tup
                     f"{name}={environ[name]}: each host would measure alone, since only TF_CONFIG is read: set it to "
                     f"{_TF_CONFIG_FORM}, or unset {name}."
                 )
-        return None, ()
+        return None, ranks.notice_of_copies(environ)
     if found.is_launcher or not found.is_explicit and len(tasks_of(found.hosts)) == 1:
         ranks.refuse_copies(environ, can_join=False)
     if found.own is None and not found.is_launcher:

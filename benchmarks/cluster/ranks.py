@@ -29,38 +29,45 @@ Blocks = tuple[Sequence[str], Sequence[int], int | None]
 # More than any system has: a list of so many would not end.
 _MOST_TASKS = 100_000
 # Rank, number of ranks, and the same on this host, of launchers whose ranks are not Slurm's even in a job of Slurm: of
-# Open MPI, MVAPICH2, Horovod and IBM's jsrun.
-_OF_THEIR_OWN = (
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
-    ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
-    ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"),
+# Open MPI, MVAPICH 2 and 3, Horovod and IBM's jsrun.
+_OF_THEIR_OWN = tuple(
+    tuple(f"{launcher}_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+    for launcher in ("OMPI_COMM_WORLD", "MV2_COMM_WORLD", "MVP_COMM_WORLD", "HOROVOD", "JSM_NAMESPACE")
 )
 _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 # What numbers nodes, on which nothing need be started: Kubeflow Trainer, SkyPilot, AWS Batch, LeaderWorkerSet, Volcano,
-# dstack and RunPod.
-_OF_NODES = {
-    "PET_NODE_RANK": "PET_NNODES",
-    "SKYPILOT_NODE_RANK": "SKYPILOT_NUM_NODES",
-    "AWS_BATCH_JOB_NODE_INDEX": "AWS_BATCH_JOB_NUM_NODES",
-    "LWS_WORKER_INDEX": "LWS_GROUP_SIZE",
-    "VC_TASK_INDEX": "VC_WORKER_NUM",
-    "DSTACK_NODE_RANK": "DSTACK_NODES_NUM",
-    "NODE_RANK": "NUM_NODES",
-}
-# Of PALS and Flux, which set PMI_RANK, too; of MPICH's and Intel MPI's Hydra, torchrun, nodes, and PMIx alone. srun may
-# set the same.
+# dstack, RunPod, HTCondor, Lepton, NVIDIA's Base Command, and scripts for torchrun.
+_OF_NODES = (
+    ("PET_NODE_RANK", "PET_NNODES"),
+    ("SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES"),
+    ("AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_NUM_NODES"),
+    ("LWS_WORKER_INDEX", "LWS_GROUP_SIZE"),
+    ("VC_TASK_INDEX", "VC_WORKER_NUM"),
+    ("DSTACK_NODE_RANK", "DSTACK_NODES_NUM"),
+    ("_CONDOR_PROCNO", "_CONDOR_NPROCS"),
+    ("LEPTON_JOB_WORKER_INDEX", "LEPTON_JOB_TOTAL_WORKERS"),
+    ("NGC_ARRAY_INDEX", "NGC_ARRAY_SIZE"),
+    ("NODE_RANK", "NUM_NODES"),
+    ("NODE_RANK", "NNODES"),
+)
+# Of PALS and Flux, which set PMI_RANK, too; of MPICH's and Intel MPI's Hydra, IBM's POE, torchrun, nodes, and PMIx
+# alone. srun may set the same.
 VARIABLES = (
     *_OF_THEIR_OWN,
     ("PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
     ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", ""),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("MP_CHILD", "MP_PROCS", "", ""),
     _OF_TORCHRUN,
-    *((rank, size, "", "") for rank, size in _OF_NODES.items()),
+    *((rank, size, "", "") for rank, size in _OF_NODES),
     ("PMIX_RANK", "", "", ""),
 )
 # What may mean anything without the number of ranks.
-_WITH_SIZE = ("RANK", *_OF_NODES)
+_NODE_RANKS = [rank for rank, _ in _OF_NODES]
+_WITH_SIZE = ("RANK", *_NODE_RANKS)
+# What numbers copies without their count, and the number of the first: an indexed Job of Kubernetes, Cray's aprun, LSF's
+# blaunch, and pbsdsh. A batch job may be all that has such a number.
+_OF_COPIES = {"JOB_COMPLETION_INDEX": 0, "ALPS_APP_PE": 0, "LSF_PM_TASKID": 1, "PBS_VNODENUM": 0, "PBS_NODENUM": 0}
 _STEP = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "")
 # The SLURM_STEP_ID of a shell of salloc that runs on a node: a step of one task, whatever the job has
 # (SLURM_INTERACTIVE_STEP in slurm.h).
@@ -202,7 +209,7 @@ def _ranks_of(environ: Mapping[str, str]) -> _Ranks | None:
     return first
 
 
-def _ranks_in(environ: Mapping[str, str], names: tuple[str, str, str, str]) -> _Ranks | None:
+def _ranks_in(environ: Mapping[str, str], names: Sequence[str]) -> _Ranks | None:
     if not environ.get(names[0]) or (names[0] in _WITH_SIZE and not environ.get(names[1])):
         return None
     source, size, *local = names
@@ -293,7 +300,7 @@ def refuse_copies(environ: Mapping[str, str], *, can_join: bool = True) -> None:
     own, step = _ranks_of(environ), _ranks_in(environ, _STEP)
     by_srun = step is not None and _is_by_srun(own, step)
     started = step if by_srun else own
-    if not can_join and started and started.source in _OF_NODES and not started.rank:
+    if not can_join and started and started.source in _NODE_RANKS and not started.rank:
         return  # scripts launch there, and on no other node
     if started and (started.rank or (started.size or 1) > 1 or (started.size is None and not by_srun)):
         join = f"add --cluster={'slurm' if by_srun else 'mpi'} for one run over all ranks"
@@ -311,6 +318,17 @@ def refuse_copies(environ: Mapping[str, str], *, can_join: bool = True) -> None:
         )
 
 
+def notice_of_copies(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns a sentence if a variable numbers this process after a first one that may measure the same."""
+    for name, first in _OF_COPIES.items():
+        if (whole_number(environ.get(name, "")) or first) > first:
+            return (
+                f"{name}={environ[name]}: there may be others like this process, and each measures alone. For one run "
+                "over all of them, name the tasks with --worker_hosts, --job_name and --task_index.",
+            )
+    return ()
+
+
 def _require_possible(count: int) -> None:
     if count > _MOST_TASKS:
         raise UsageError(f"The launcher's variables name {count} tasks or hosts, and a run has at most {_MOST_TASKS}.")
@@ -319,7 +337,7 @@ def _require_possible(count: int) -> None:
 def _mpi_ranks(environ: Mapping[str, str]) -> _Ranks:
     found = _ranks_of(environ)
     if found is None:
-        names = ", ".join(names[0] for names in VARIABLES)
+        names = ", ".join(dict.fromkeys(names[0] for names in VARIABLES))
         raise UsageError(f"--cluster=mpi needs a rank in the environment ({names}): start every task with mpirun.")
     if found.size is not None and found.rank >= found.size:
         raise UsageError(
