@@ -35,39 +35,26 @@ _OF_THEIR_OWN = tuple(
     for launcher in ("OMPI_COMM_WORLD", "MV2_COMM_WORLD", "MVP_COMM_WORLD", "HOROVOD", "JSM_NAMESPACE")
 )
 _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-# What numbers nodes, on which nothing need be started: Kubeflow Trainer, SkyPilot, AWS Batch, LeaderWorkerSet, Volcano,
-# dstack, RunPod, HTCondor, Lepton, NVIDIA's Base Command, and scripts for torchrun.
-_OF_NODES = (
-    ("PET_NODE_RANK", "PET_NNODES"),
-    ("SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES"),
-    ("AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_NUM_NODES"),
-    ("LWS_WORKER_INDEX", "LWS_GROUP_SIZE"),
-    ("VC_TASK_INDEX", "VC_WORKER_NUM"),
-    ("DSTACK_NODE_RANK", "DSTACK_NODES_NUM"),
-    ("_CONDOR_PROCNO", "_CONDOR_NPROCS"),
-    ("LEPTON_JOB_WORKER_INDEX", "LEPTON_JOB_TOTAL_WORKERS"),
-    ("NGC_ARRAY_INDEX", "NGC_ARRAY_SIZE"),
-    ("NODE_RANK", "NUM_NODES"),
-    ("NODE_RANK", "NNODES"),
-)
-# Of PALS and Flux, which set PMI_RANK, too; of MPICH's and Intel MPI's Hydra, IBM's POE, torchrun, nodes, and PMIx
-# alone. srun may set the same.
-VARIABLES = (
+# What numbers nodes, on which nothing need be started, and counts them, after the name of a platform: those of Kubeflow
+# Trainer, SkyPilot, AWS Batch, LeaderWorkerSet, Volcano, dstack, RunPod, HTCondor, Lepton, and of scripts for torchrun.
+_NODE_RANK = re.compile("(.*)(?:NODE_RANK|NODE_INDEX|WORKER_INDEX|TASK_INDEX|PROCNO)")
+_NODE_COUNTS = ("NNODES", "NUM_NODES", "NODES_NUM", "GROUP_SIZE", "WORKER_NUM", "TOTAL_WORKERS", "NPROCS")
+# Of PALS and Flux, which set PMI_RANK, too; of MPICH's and Intel MPI's Hydra, IBM's POE, torchrun, and PMIx alone. srun
+# may set the same.
+_PMIX = ("PMIX_RANK", "", "", "")
+_VARIABLES = (
     *_OF_THEIR_OWN,
     ("PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
     ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", ""),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     ("MP_CHILD", "MP_PROCS", "", ""),
     _OF_TORCHRUN,
-    *((rank, size, "", "") for rank, size in _OF_NODES),
-    ("PMIX_RANK", "", "", ""),
 )
 # What may mean anything without the number of ranks.
-_NODE_RANKS = [rank for rank, _ in _OF_NODES]
-_WITH_SIZE = ("RANK", *_NODE_RANKS)
-# What numbers copies without their count, and the number of the first: an indexed Job of Kubernetes, Cray's aprun, LSF's
-# blaunch, and pbsdsh. A batch job may be all that has such a number.
-_OF_COPIES = {"JOB_COMPLETION_INDEX": 0, "ALPS_APP_PE": 0, "LSF_PM_TASKID": 1, "PBS_VNODENUM": 0, "PBS_NODENUM": 0}
+_WITH_SIZE = re.compile(f"RANK|MP_CHILD|{_NODE_RANK.pattern}")
+# What numbers copies without their count, and the number of the first: in an indexed Job of Kubernetes, and by Cray's
+# aprun, LSF's blaunch, and pbsdsh.
+OF_COPIES = {"JOB_COMPLETION_INDEX": 0, "ALPS_APP_PE": 0, "LSF_PM_TASKID": 1, "PBS_VNODENUM": 0, "PBS_NODENUM": 0}
 _STEP = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "")
 # The SLURM_STEP_ID of a shell of salloc that runs on a node: a step of one task, whatever the job has
 # (SLURM_INTERACTIVE_STEP in slurm.h).
@@ -201,7 +188,7 @@ def _ranks_of(environ: Mapping[str, str]) -> _Ranks | None:
     What torchrun has started is its last: several tasks of srun or mpirun may each have started it.
     """
     first = None
-    for names in (_OF_TORCHRUN,) if "TORCHELASTIC_RUN_ID" in environ else VARIABLES:
+    for names in (_OF_TORCHRUN,) if "TORCHELASTIC_RUN_ID" in environ else variables(environ):
         own = _ranks_in(environ, names)
         if own and (own.rank or (own.size or 1) > 1):
             return own
@@ -209,8 +196,14 @@ def _ranks_of(environ: Mapping[str, str]) -> _Ranks | None:
     return first
 
 
+def variables(environ: Mapping[str, str]) -> list[Sequence[str]]:
+    """Returns the names of ranks, and of what belongs to them, in the order in which they count."""
+    nodes = filter(None, map(_NODE_RANK.fullmatch, sorted(environ)))
+    return [*_VARIABLES, *((node[0], node[1] + count, "", "") for node in nodes for count in _NODE_COUNTS), _PMIX]
+
+
 def _ranks_in(environ: Mapping[str, str], names: Sequence[str]) -> _Ranks | None:
-    if not environ.get(names[0]) or (names[0] in _WITH_SIZE and not environ.get(names[1])):
+    if not environ.get(names[0]) or (_WITH_SIZE.fullmatch(names[0]) and not environ.get(names[1])):
         return None
     source, size, *local = names
     # Programs set LOCAL_RANK=-1 for one that has none.
@@ -300,7 +293,7 @@ def refuse_copies(environ: Mapping[str, str], *, can_join: bool = True) -> None:
     own, step = _ranks_of(environ), _ranks_in(environ, _STEP)
     by_srun = step is not None and _is_by_srun(own, step)
     started = step if by_srun else own
-    if not can_join and started and started.source in _NODE_RANKS and not started.rank:
+    if not can_join and started and _NODE_RANK.fullmatch(started.source) and not started.rank:
         return  # scripts launch there, and on no other node
     if started and (started.rank or (started.size or 1) > 1 or (started.size is None and not by_srun)):
         join = f"add --cluster={'slurm' if by_srun else 'mpi'} for one run over all ranks"
@@ -320,7 +313,7 @@ def refuse_copies(environ: Mapping[str, str], *, can_join: bool = True) -> None:
 
 def notice_of_copies(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Returns a sentence if a variable numbers this process after a first one that may measure the same."""
-    for name, first in _OF_COPIES.items():
+    for name, first in OF_COPIES.items():
         if (whole_number(environ.get(name, "")) or first) > first:
             return (
                 f"{name}={environ[name]}: there may be others like this process, and each measures alone. For one run "
@@ -337,7 +330,7 @@ def _require_possible(count: int) -> None:
 def _mpi_ranks(environ: Mapping[str, str]) -> _Ranks:
     found = _ranks_of(environ)
     if found is None:
-        names = ", ".join(dict.fromkeys(names[0] for names in VARIABLES))
+        names = ", ".join(names[0] for names in variables({}))
         raise UsageError(f"--cluster=mpi needs a rank in the environment ({names}): start every task with mpirun.")
     if found.size is not None and found.rank >= found.size:
         raise UsageError(

@@ -131,7 +131,7 @@ LAUNCHED = [
     {"NODE_RANK": "1", "NUM_NODES": "4"},
     {"NODE_RANK": "1", "NNODES": "4"},
     {"LEPTON_JOB_WORKER_INDEX": "1", "LEPTON_JOB_TOTAL_WORKERS": "4"},
-    {"NGC_ARRAY_INDEX": "1", "NGC_ARRAY_SIZE": "4"},
+    {"ANY_OTHER_NODE_RANK": "1", "ANY_OTHER_NUM_NODES": "4"},
     {"_CONDOR_PROCNO": "1", "_CONDOR_NPROCS": "4"},
     {"MP_CHILD": "1", "MP_PROCS": "4"},
     # Each of one task, in which torchrun has started four.
@@ -173,7 +173,9 @@ def test_a_rank_of_an_unknown_number_is_refused_too() -> None:
     with pytest.raises(UsageError, match="rank 0 of 2"):
         resolve(head)
     assert resolve({"PET_NODE_RANK": "0", "PET_NNODES": "1:1"}) == (None, ())
-    for name in ("RANK", "PET_NODE_RANK", "SKYPILOT_NODE_RANK"):
+    array = {"AWS_BATCH_JOB_ARRAY_INDEX": "1", "AWS_BATCH_JOB_ARRAY_SIZE": "4", "BATCH_TASK_INDEX": "1"}
+    assert resolve({**array, "BATCH_TASK_COUNT": "4"}) == (None, ()), "each of an array runs alone on purpose"
+    for name in ("RANK", "MP_CHILD", "PET_NODE_RANK", "SKYPILOT_NODE_RANK"):
         assert resolve({name: "captain"}) == (None, ()), "without the number of ranks, it may mean anything"
     assert resolve({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "-1"}) == (None, ()), "as some programs set it"
 
