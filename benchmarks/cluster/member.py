@@ -137,10 +137,11 @@ class ClusterTeam:
         Raises:
             UsageError: tasks differ.
         """
-        self.expect("Agreeing with the other tasks on what to run", _AGREEING_SECONDS)
+        leader = self.cluster.leader
+        self.expect(f"Waiting for {leader} to reach all tasks, and to agree on what to run,", _AGREEING_SECONDS)
         messages = self.rendezvous.exchange("hello", message, list(self.cluster.tasks))
         self.expect_nothing()
-        problem = agreement.disagreement(messages, str(self.cluster.leader))
+        problem = agreement.disagreement(messages, str(leader))
         if problem:
             self.watcher.stop()
             raise UsageError(problem)
