@@ -81,14 +81,14 @@ def resolve_cluster(given: Mapping[str, Any], environ: Mapping[str, str]) -> tup
                     f"--{name}={given[name]} chooses a task of a cluster, and there is none: name it with "
                     "--worker_hosts (and --ps_hosts), --cluster_spec, TF_CONFIG, --cluster=slurm or --cluster=mpi."
                 )
-        ranks.refuse_copies(environ)
+        notices = ranks.refuse_copies(environ)
         for name, tasks_in in (("SM_HOSTS", _OF_SM_HOSTS.findall), ("CLUSTER_SPEC", _OF_CLUSTER_SPEC.findall)):
             if len(tasks_in(environ.get(name, ""))) > 1:
                 raise UsageError(
                     f"{name}={environ[name]}: each host would measure alone, since only TF_CONFIG is read: set it to "
                     f"{_TF_CONFIG_FORM}, or unset {name}."
                 )
-        return None, ranks.notice_of_copies(environ)
+        return None, notices
     if found.is_launcher or not found.is_explicit and len(tasks_of(found.hosts)) == 1:
         ranks.refuse_copies(environ, can_join=False)
     if found.own is None and not found.is_launcher:
@@ -294,10 +294,8 @@ def _tasks_of(jobs: Mapping[str, list[str]], task: _OwnTask) -> Found:
     merged = {**jobs, "worker": [*chiefs, *jobs.get("worker", [])]}
     listed = {name: jobs[name] for name in known if jobs.get(name)}
     own = _own_of_tf_config(task, listed)
-    if own and own.job in _CHIEFS:
-        own = Task("worker", 0)
-    elif own and own.job == "worker":
-        own = Task("worker", own.index + len(chiefs))
+    if own and own.job in ("worker", *_CHIEFS):
+        own = Task("worker", own.index + (len(chiefs) if own.job == "worker" else 0))
     return Found(
         hosts={name: tuple(merged[name]) for name in JOBS if merged.get(name)},
         own=own,

@@ -137,11 +137,10 @@ class ClusterTeam:
         Raises:
             UsageError: tasks differ.
         """
-        leader = self.cluster.leader
-        self.expect(f"Waiting for {leader} to reach all tasks, and to agree on what to run,", _AGREEING_SECONDS)
+        self.expect(f"Waiting until {self.cluster.leader} reaches all tasks, to agree with them,", _AGREEING_SECONDS)
         messages = self.rendezvous.exchange("hello", message, list(self.cluster.tasks))
         self.expect_nothing()
-        problem = agreement.disagreement(messages, str(leader))
+        problem = agreement.disagreement(messages, str(self.cluster.leader))
         if problem:
             self.watcher.stop()
             raise UsageError(problem)

@@ -56,8 +56,7 @@ _WITH_SIZE = re.compile(f"RANK|MP_CHILD|{_NODE_RANK.pattern}")
 # aprun, LSF's blaunch, and pbsdsh.
 OF_COPIES = {"JOB_COMPLETION_INDEX": 0, "ALPS_APP_PE": 0, "LSF_PM_TASKID": 1, "PBS_VNODENUM": 0, "PBS_NODENUM": 0}
 _STEP = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "")
-# The SLURM_STEP_ID of a shell of salloc that runs on a node: a step of one task, whatever the job has
-# (SLURM_INTERACTIVE_STEP in slurm.h).
+# The SLURM_STEP_ID of salloc's shell on a node: a step of one task (SLURM_INTERACTIVE_STEP in slurm.h).
 _INTERACTIVE = "4294967290"
 
 
@@ -284,8 +283,11 @@ def task_of(environ: Mapping[str, str], hosts: Hosts) -> Task:
     return tasks[own.rank]
 
 
-def refuse_copies(environ: Mapping[str, str], *, can_join: bool = True) -> None:
+def refuse_copies(environ: Mapping[str, str], *, can_join: bool = True) -> tuple[str, ...]:
     """Refuses to be one of several ranks that would each run alone; `can_join`: --cluster makes them one run.
+
+    Returns:
+        A sentence if there may be others, since a variable numbers this process after a first one.
 
     Raises:
         UsageError: a launcher has started several.
@@ -294,7 +296,7 @@ def refuse_copies(environ: Mapping[str, str], *, can_join: bool = True) -> None:
     by_srun = step is not None and _is_by_srun(own, step)
     started = step if by_srun else own
     if not can_join and started and _NODE_RANK.fullmatch(started.source) and not started.rank:
-        return  # scripts launch there, and on no other node
+        return ()  # scripts launch there, and on no other node
     if started and (started.rank or (started.size or 1) > 1 or (started.size is None and not by_srun)):
         join = f"add --cluster={'slurm' if by_srun else 'mpi'} for one run over all ranks"
         raise UsageError(
@@ -309,17 +311,12 @@ def refuse_copies(environ: Mapping[str, str], *, can_join: bool = True) -> None:
             f"This is node {node} of {processes} processes (NODE_RANK, WORLD_SIZE), and each would measure alone: name "
             "all tasks with --worker_hosts, --job_name and --task_index, or remove the variable (env -u NODE_RANK)."
         )
-
-
-def notice_of_copies(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns a sentence if a variable numbers this process after a first one that may measure the same."""
-    for name, first in OF_COPIES.items():
-        if (whole_number(environ.get(name, "")) or first) > first:
-            return (
-                f"{name}={environ[name]}: there may be others like this process, and each measures alone. For one run "
-                "over all of them, name the tasks with --worker_hosts, --job_name and --task_index.",
-            )
-    return ()
+    numbered = [name for name, first in OF_COPIES.items() if (whole_number(environ.get(name, "")) or first) > first]
+    return tuple(
+        f"{name}={environ[name]}: there may be others like this process, and each measures alone. For one run over all "
+        "of them, name the tasks with --worker_hosts, --job_name and --task_index."
+        for name in numbered[:1]
+    )
 
 
 def _require_possible(count: int) -> None:

@@ -216,6 +216,8 @@ def test_a_master_is_a_chief_and_an_evaluator_is_not_of_the_cluster() -> None:
     content = {"cluster": {"master": ["m:1"], "worker": ["w:1"], "evaluator": ["e:1"]}}
     cluster = made(tf_config(content, type="master", index=0))
     assert (cluster.workers, cluster.own) == (("m:1", "w:1"), Task("worker", 0))
+    content = {"cluster": {"worker": ["w:1"], "controller": ["c:1"]}}
+    assert made(tf_config(content, type="controller", index=0)).own == Task("controller", 0)
 
 
 @pytest.mark.parametrize(
