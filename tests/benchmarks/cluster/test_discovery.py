@@ -457,5 +457,8 @@ def test_node_lists_that_cannot_be_read(text: str) -> None:
 
 def test_localhost_does_among_tasks_of_one_host() -> None:
     assert made(job_name="worker", task_index=0, worker_hosts="localhost:1,127.0.0.1:2").num_workers == 2
+    for name in ("localhost.localdomain", "localhost6", "ip6-localhost", "ip6-loopback", "LOCALHOST."):
+        with pytest.raises(UsageError, match="is another host for b than for its own tasks"):
+            resolve(job_name="worker", task_index=0, worker_hosts=f"{name}:1,b:1")
     with pytest.raises(UsageError, match="^--hosts=localhost,b: localhost is another host for b"):
         resolve(hosts="localhost,b", ssh=True, variable_update="collective_all_reduce")
