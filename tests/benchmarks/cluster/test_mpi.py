@@ -174,7 +174,8 @@ def test_a_rank_of_an_unknown_number_is_refused_too() -> None:
         resolve(head)
     assert resolve({"PET_NODE_RANK": "0", "PET_NNODES": "1:1"}) == (None, ())
     array = {"AWS_BATCH_JOB_ARRAY_INDEX": "1", "AWS_BATCH_JOB_ARRAY_SIZE": "4", "BATCH_TASK_INDEX": "1"}
-    assert resolve({**array, "BATCH_TASK_COUNT": "4"}) == (None, ()), "each of an array runs alone on purpose"
+    array |= {"BATCH_TASK_COUNT": "4", "CI_NODE_INDEX": "2", "CI_NODE_TOTAL": "4"}
+    assert resolve(array) == (None, ()), "each of an array runs alone on purpose"
     for name in ("RANK", "MP_CHILD", "PET_NODE_RANK", "SKYPILOT_NODE_RANK"):
         assert resolve({name: "captain"}) == (None, ()), "without the number of ranks, it may mean anything"
     assert resolve({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "-1"}) == (None, ()), "as some programs set it"
