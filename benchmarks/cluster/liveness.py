@@ -142,8 +142,7 @@ def wait_for_all(
             seconds_left = begin + deadline_seconds - now
             if seconds_left <= 0:
                 raise MissingTasksError(_never_heard(missing, answers, deadline_seconds, lists))
-            known = {task: filter(None, (address, answers[task].reason)) for task, address in missing.items()}
-            on_wait({task: ": ".join(words) for task, words in known.items()}, seconds_left)
+            on_wait({task: f"{at}: {answers[task].reason}".rstrip(": ") for task, at in missing.items()}, seconds_left)
             sleep(min(WHILE_WAITING.interval_seconds, seconds_left))
 
 
