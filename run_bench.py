@@ -40,6 +40,7 @@ def command_line() -> "Callable[[Sequence[str]], int] | None":
     if problem:
         print("run_bench: " + problem, file=sys.stderr)
         return None
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if a parent ignores it, all processes seem to end with 0
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # a sweep has a run that takes too long write its stacks
     from benchmarks.process.requirements import missing

@@ -206,8 +206,8 @@ def _of_steps(measurement: Measurement, derived: Derived, round_steps: int, *, i
     seconds = measurement.step_seconds
     if (share := _jitter_share(measurement, derived)) > _UNSTEADY_SHARE:
         yield (
-            f"The steps are unsteady (jitter {share:.0%} of the rate): look for other load, thermal throttling or slow "
-            "input."
+            f"The steps are unsteady (jitter {share:.0%} of the rate): look for other load, a limit of the container's "
+            "CPU time, thermal throttling or slow input."
         )
     half = len(seconds) // (2 * round_steps) * round_steps  # one step of a round also averages
     if len(seconds) >= _MIN_STEPS_FOR_TREND and half:

@@ -26,7 +26,8 @@ from benchmarks.cluster import ranks  # noqa: E402 - after the path to it
 from benchmarks.process import tensorflow_setup  # noqa: E402
 
 # Tests that are themselves a job of a launcher are no ranks of it. Before the next imports, which copy the environment.
-for _name in {"TF_CONFIG", "SLURM_PROCID", "TORCHELASTIC_RUN_ID", *itertools.chain(*ranks.VARIABLES)}:
+_of_ranks = {*ranks.OF_COPIES, *itertools.chain(*ranks.variables(os.environ))}
+for _name in {"TF_CONFIG", "SLURM_PROCID", "TORCHELASTIC_RUN_ID", *_of_ranks}:
     os.environ.pop(_name, None)
 from tests.support import limits, rotation  # noqa: E402
 from tests.support.budget import IdleStopwatch  # noqa: E402

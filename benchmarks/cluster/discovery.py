@@ -81,18 +81,14 @@ def resolve_cluster(given: Mapping[str, Any], environ: Mapping[str, str]) -> tup
                     f"--{name}={given[name]} chooses a task of a cluster, and there is none: name it with "
                     "--worker_hosts (and --ps_hosts), --cluster_spec, TF_CONFIG, --cluster=slurm or --cluster=mpi."
                 )
-        ranks.refuse_copies(environ)
-        of_clouds = {
-            "SM_HOSTS": _OF_SM_HOSTS.findall(environ.get("SM_HOSTS", "")),
-            "CLUSTER_SPEC": _OF_CLUSTER_SPEC.findall(environ.get("CLUSTER_SPEC", "")),
-        }
-        for name, tasks in of_clouds.items():
-            if len(tasks) > 1:
+        notices = ranks.refuse_copies(environ)
+        for name, tasks_in in (("SM_HOSTS", _OF_SM_HOSTS.findall), ("CLUSTER_SPEC", _OF_CLUSTER_SPEC.findall)):
+            if len(tasks_in(environ.get(name, ""))) > 1:
                 raise UsageError(
                     f"{name}={environ[name]}: each host would measure alone, since only TF_CONFIG is read: set it to "
                     f"{_TF_CONFIG_FORM}, or unset {name}."
                 )
-        return None, ()
+        return None, notices
     if found.is_launcher or not found.is_explicit and len(tasks_of(found.hosts)) == 1:
         ranks.refuse_copies(environ, can_join=False)
     if found.own is None and not found.is_launcher:
@@ -127,12 +123,13 @@ def find_cluster(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run
             )
         planned = launch_plan.planned(given, DEFAULT_SERVER_PORT).spec()
         hosts = {job: tuple(addresses) for job, addresses in planned.items()}
-        ignored = f"--cluster={given['cluster']} is ignored, since this command starts all tasks itself."
-        return Found(hosts=hosts, is_explicit=True, is_launcher=True, notices=(ignored,) if given["cluster"] else ())
+        ignored = _ignored("this command starts all tasks itself", given["cluster"])
+        return Found(hosts=hosts, is_explicit=True, is_launcher=True, notices=ignored)
     if hosts:
         _check_hosts(hosts, flags, of_run=of_run)
         own = _own_of_flags(given, hosts)
-        if own is None and given["cluster"] == "mpi":
+        by_rank = own is None and given["cluster"] == "mpi"
+        if by_rank:
             own = ranks.task_of(environ, hosts)
             _refuse_other_task(given, own, "mpirun")
         return Found(
@@ -141,12 +138,11 @@ def find_cluster(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run
             own_is_missing=f"A cluster is given ({flags}), but not which of its tasks this is: add --job_name and "
             "--task_index.",
             is_explicit=True,
-            notices=_ignored(given, environ),
+            notices=_ignored("flags name the hosts", None if by_rank else given["cluster"], environ.get("TF_CONFIG")),
         )
     found, source = _read_tf_config(environ.get("TF_CONFIG", "")), "TF_CONFIG"
     if found and given["cluster"]:
-        ignored = f"--cluster={given['cluster']} is ignored, since TF_CONFIG names the cluster."
-        found = dataclasses.replace(found, notices=(ignored,))
+        found = dataclasses.replace(found, notices=_ignored("TF_CONFIG names the cluster", given["cluster"]))
     elif given["cluster"]:
         by_srun, port = given["cluster"] == "slurm", given["server_port"] or DEFAULT_SERVER_PORT
         blocks = ranks.read_slurm(environ) if by_srun else ranks.read_mpi(environ, given["hosts"])
@@ -250,14 +246,10 @@ def _index(index: int | None, job: str, count: int, asked: tuple[str, str]) -> i
     return index or 0
 
 
-def _ignored(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns sentences on other sources than the flags, which are ignored."""
-    notices = []
-    if given["cluster"] and (given["job_name"] or given["cluster"] != "mpi"):
-        notices.append(f"--cluster={given['cluster']} is ignored, since flags name the hosts.")
-    if environ.get("TF_CONFIG"):
-        notices.append("TF_CONFIG is ignored, since flags name the hosts.")
-    return tuple(notices)
+def _ignored(why: str, cluster: str | None, tf_config: str | None = None) -> tuple[str, ...]:
+    """Returns sentences on sources of a cluster that are given and ignored."""
+    sources = [f"--cluster={cluster}"] * bool(cluster) + ["TF_CONFIG"] * bool(tf_config)
+    return tuple(f"{source} is ignored, since {why}." for source in sources)
 
 
 def _read_tf_config(text: str) -> Found | None:
@@ -302,10 +294,8 @@ def _tasks_of(jobs: Mapping[str, list[str]], task: _OwnTask) -> Found:
     merged = {**jobs, "worker": [*chiefs, *jobs.get("worker", [])]}
     listed = {name: jobs[name] for name in known if jobs.get(name)}
     own = _own_of_tf_config(task, listed)
-    if own and own.job in _CHIEFS:
-        own = Task("worker", 0)
-    elif own and own.job == "worker":
-        own = Task("worker", own.index + len(chiefs))
+    if own and own.job in ("worker", *_CHIEFS):
+        own = Task("worker", own.index + (len(chiefs) if own.job == "worker" else 0))
     return Found(
         hosts={name: tuple(merged[name]) for name in JOBS if merged.get(name)},
         own=own,

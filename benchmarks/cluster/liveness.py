@@ -148,9 +148,9 @@ def wait_for_all(
 ) -> dict[Task, bytes]:
     """Waits until every task has answered once, and returns their last replies; a task may have been restarted.
 
-    Several threads call `probe` at once. After each round `on_wait` gets the tasks that have not answered yet, with the
-    seconds left, and `on_answers`, which may raise, the replies of those that have answered in it. The message when the
-    time is over has this task's `lists` of addresses.
+    Several threads call `probe` at once. After each round `on_wait` gets the tasks that have not answered yet, with
+    their addresses and reasons, and the seconds left; `on_answers`, which may raise, gets the replies of those that
+    have answered in it. The message when the time is over has this task's `lists` of addresses.
 
     Raises:
         MissingTasksError: the time is over, or a task that had answered is gone.
@@ -173,7 +173,7 @@ def wait_for_all(
             seconds_left = begin + deadline_seconds - now
             if seconds_left <= 0:
                 raise MissingTasksError(_never_heard(missing, answers, deadline_seconds, lists))
-            on_wait(missing, seconds_left)
+            on_wait({task: f"{at}: {answers[task].reason}".rstrip(": ") for task, at in missing.items()}, seconds_left)
             sleep(min(WHILE_WAITING.interval_seconds, seconds_left))
 
 

@@ -137,7 +137,7 @@ class ClusterTeam:
         Raises:
             UsageError: tasks differ.
         """
-        self.expect("Agreeing with the other tasks on what to run", _AGREEING_SECONDS)
+        self.expect(f"Waiting until {self.cluster.leader} reaches all tasks, to agree with them,", _AGREEING_SECONDS)
         messages = self.rendezvous.exchange("hello", message, list(self.cluster.tasks))
         self.expect_nothing()
         problem = agreement.disagreement(messages, str(self.cluster.leader))

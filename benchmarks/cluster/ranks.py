@@ -29,41 +29,34 @@ Blocks = tuple[Sequence[str], Sequence[int], int | None]
 # More than any system has: a list of so many would not end.
 _MOST_TASKS = 100_000
 # Rank, number of ranks, and the same on this host, of launchers whose ranks are not Slurm's even in a job of Slurm: of
-# Open MPI, MVAPICH2, Horovod and IBM's jsrun.
-_OF_THEIR_OWN = (
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
-    ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
-    ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"),
+# Open MPI, MVAPICH 2 and 3, Horovod and IBM's jsrun.
+_OF_THEIR_OWN = tuple(
+    tuple(f"{launcher}_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+    for launcher in ("OMPI_COMM_WORLD", "MV2_COMM_WORLD", "MVP_COMM_WORLD", "HOROVOD", "JSM_NAMESPACE")
 )
 _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-# What numbers nodes, on which nothing need be started: Kubeflow Trainer, SkyPilot, AWS Batch, LeaderWorkerSet, Volcano,
-# dstack and RunPod.
-_OF_NODES = {
-    "PET_NODE_RANK": "PET_NNODES",
-    "SKYPILOT_NODE_RANK": "SKYPILOT_NUM_NODES",
-    "AWS_BATCH_JOB_NODE_INDEX": "AWS_BATCH_JOB_NUM_NODES",
-    "LWS_WORKER_INDEX": "LWS_GROUP_SIZE",
-    "VC_TASK_INDEX": "VC_WORKER_NUM",
-    "DSTACK_NODE_RANK": "DSTACK_NODES_NUM",
-    "NODE_RANK": "NUM_NODES",
-}
-# Of PALS and Flux, which set PMI_RANK, too; of MPICH's and Intel MPI's Hydra, torchrun, nodes, and PMIx alone. srun may
-# set the same.
-VARIABLES = (
+# What numbers nodes, on which nothing need be started, and counts them, after the name of a platform: those of Kubeflow
+# Trainer, SkyPilot, AWS Batch, LeaderWorkerSet, Volcano, dstack, RunPod, HTCondor, Lepton, and of scripts for torchrun.
+_NODE_RANK = re.compile("(.*)(?:NODE_RANK|NODE_INDEX|WORKER_INDEX|TASK_INDEX|PROCNO)")
+_NODE_COUNTS = ("NNODES", "NUM_NODES", "NODES_NUM", "GROUP_SIZE", "WORKER_NUM", "TOTAL_WORKERS", "NPROCS")
+# Of PALS and Flux, which set PMI_RANK, too; of MPICH's and Intel MPI's Hydra, IBM's POE, torchrun, and PMIx alone. srun
+# may set the same.
+_PMIX = ("PMIX_RANK", "", "", "")
+_VARIABLES = (
     *_OF_THEIR_OWN,
     ("PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
     ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", ""),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("MP_CHILD", "MP_PROCS", "", ""),
     _OF_TORCHRUN,
-    *((rank, size, "", "") for rank, size in _OF_NODES.items()),
-    ("PMIX_RANK", "", "", ""),
 )
 # What may mean anything without the number of ranks.
-_WITH_SIZE = ("RANK", *_OF_NODES)
+_WITH_SIZE = re.compile(f"RANK|MP_CHILD|{_NODE_RANK.pattern}")
+# What numbers copies without their count, and the number of the first: in an indexed Job of Kubernetes, and by Cray's
+# aprun, LSF's blaunch, and pbsdsh.
+OF_COPIES = {"JOB_COMPLETION_INDEX": 0, "ALPS_APP_PE": 0, "LSF_PM_TASKID": 1, "PBS_VNODENUM": 0, "PBS_NODENUM": 0}
 _STEP = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "")
-# The SLURM_STEP_ID of a shell of salloc that runs on a node: a step of one task, whatever the job has
-# (SLURM_INTERACTIVE_STEP in slurm.h).
+# The SLURM_STEP_ID of salloc's shell on a node: a step of one task (SLURM_INTERACTIVE_STEP in slurm.h).
 _INTERACTIVE = "4294967290"
 
 
@@ -194,7 +187,7 @@ def _ranks_of(environ: Mapping[str, str]) -> _Ranks | None:
     What torchrun has started is its last: several tasks of srun or mpirun may each have started it.
     """
     first = None
-    for names in (_OF_TORCHRUN,) if "TORCHELASTIC_RUN_ID" in environ else VARIABLES:
+    for names in (_OF_TORCHRUN,) if "TORCHELASTIC_RUN_ID" in environ else variables(environ):
         own = _ranks_in(environ, names)
         if own and (own.rank or (own.size or 1) > 1):
             return own
@@ -202,8 +195,14 @@ def _ranks_of(environ: Mapping[str, str]) -> _Ranks | None:
     return first
 
 
-def _ranks_in(environ: Mapping[str, str], names: tuple[str, str, str, str]) -> _Ranks | None:
-    if not environ.get(names[0]) or (names[0] in _WITH_SIZE and not environ.get(names[1])):
+def variables(environ: Mapping[str, str]) -> list[Sequence[str]]:
+    """Returns the names of ranks, and of what belongs to them, in the order in which they count."""
+    nodes = filter(None, map(_NODE_RANK.fullmatch, sorted(environ)))
+    return [*_VARIABLES, *((node[0], node[1] + count, "", "") for node in nodes for count in _NODE_COUNTS), _PMIX]
+
+
+def _ranks_in(environ: Mapping[str, str], names: Sequence[str]) -> _Ranks | None:
+    if not environ.get(names[0]) or (_WITH_SIZE.fullmatch(names[0]) and not environ.get(names[1])):
         return None
     source, size, *local = names
     # Programs set LOCAL_RANK=-1 for one that has none.
@@ -284,8 +283,11 @@ def task_of(environ: Mapping[str, str], hosts: Hosts) -> Task:
     return tasks[own.rank]
 
 
-def refuse_copies(environ: Mapping[str, str], *, can_join: bool = True) -> None:
+def refuse_copies(environ: Mapping[str, str], *, can_join: bool = True) -> tuple[str, ...]:
     """Refuses to be one of several ranks that would each run alone; `can_join`: --cluster makes them one run.
+
+    Returns:
+        A sentence if there may be others, since a variable numbers this process after a first one.
 
     Raises:
         UsageError: a launcher has started several.
@@ -293,8 +295,8 @@ def refuse_copies(environ: Mapping[str, str], *, can_join: bool = True) -> None:
     own, step = _ranks_of(environ), _ranks_in(environ, _STEP)
     by_srun = step is not None and _is_by_srun(own, step)
     started = step if by_srun else own
-    if not can_join and started and started.source in _OF_NODES and not started.rank:
-        return  # scripts launch there, and on no other node
+    if not can_join and started and _NODE_RANK.fullmatch(started.source) and not started.rank:
+        return ()  # scripts launch there, and on no other node
     if started and (started.rank or (started.size or 1) > 1 or (started.size is None and not by_srun)):
         join = f"add --cluster={'slurm' if by_srun else 'mpi'} for one run over all ranks"
         raise UsageError(
@@ -309,6 +311,12 @@ def refuse_copies(environ: Mapping[str, str], *, can_join: bool = True) -> None:
             f"This is node {node} of {processes} processes (NODE_RANK, WORLD_SIZE), and each would measure alone: name "
             "all tasks with --worker_hosts, --job_name and --task_index, or remove the variable (env -u NODE_RANK)."
         )
+    numbered = [name for name, first in OF_COPIES.items() if (whole_number(environ.get(name, "")) or first) > first]
+    return tuple(
+        f"{name}={environ[name]}: there may be others like this process, and each measures alone. For one run over all "
+        "of them, name the tasks with --worker_hosts, --job_name and --task_index."
+        for name in numbered[:1]
+    )
 
 
 def _require_possible(count: int) -> None:
@@ -319,7 +327,7 @@ def _require_possible(count: int) -> None:
 def _mpi_ranks(environ: Mapping[str, str]) -> _Ranks:
     found = _ranks_of(environ)
     if found is None:
-        names = ", ".join(names[0] for names in VARIABLES)
+        names = ", ".join(names[0] for names in variables({}))
         raise UsageError(f"--cluster=mpi needs a rank in the environment ({names}): start every task with mpirun.")
     if found.size is not None and found.rank >= found.size:
         raise UsageError(

@@ -13,7 +13,7 @@ from benchmarks.cluster import cluster_spec
 from benchmarks.cluster.cluster_spec import Cluster
 from benchmarks.errors import UsageError
 from benchmarks.machine import gpu_support
-from benchmarks.machine.hardware import Gpu, Inventory, describe_hardware, gpu_inventory, in_words, usable_cores
+from benchmarks.machine.hardware import Gpu, Inventory, describe_hardware, gpu_inventory, in_words
 from benchmarks.process import subprocesses
 from benchmarks.process.tensorflow_setup import SPLIT_FRACTION, Devices, Runtime
 from results.text import counted
@@ -59,7 +59,10 @@ def plan(
     count, is_split = devices.num_devices, devices.virtual_gpus > 1
     place = cluster_spec.place(devices.device, count, virtual=is_split, cluster=cluster, manager=manager, group=group)
     if not devices.on_gpu:
-        description = f"{counted(count, 'logical CPU device')} sharing {counted(usable_cores(), 'core')}"
+        facts = describe_hardware(Inventory())
+        cores = counted(facts["cpu_cores_usable"], "core")
+        cores += f", of which {facts['container_cores']:g} at a time" if "container_cores" in facts else ""
+        description = f"{counted(count, 'logical CPU device')} sharing {cores}"
     elif is_split:
         description = f"{counted(count, 'virtual GPU')}, {devices.virtual_gpus} on each physical one"
     else:

@@ -167,11 +167,7 @@ def _cpu_fields(cpuinfo: Path) -> dict[str, str]:
 
 
 def cpu_instructions(cpuinfo: Path = CPUINFO) -> frozenset[str] | None:
-    """Returns Linux' names of the CPU's extensions, such as `avx2`; None if they are not known.
-
-    Args:
-        cpuinfo: the kernel's description of the CPU.
-    """
+    """Returns Linux' names of the CPU's extensions, such as `avx2`, from its description; None if they are unknown."""
     fields = _cpu_fields(cpuinfo)
     names = fields.get("flags", fields.get("features"))
     return None if names is None else frozenset(names.split())

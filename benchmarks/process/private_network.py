@@ -38,17 +38,19 @@ def main() -> None:
     """Moves this process, and replaces it by run_bench; ends it with status 2 if it cannot be moved."""
     program, *arguments = sys.argv[1:]
     problem = enter()
-    if problem:
-        sentence = (
-            f"run_bench: There is no private network for the cluster ({problem}). Without one, other hosts and users "
-            "could reach its servers, which execute whatever they receive, without a password. Permit user "
-            "namespaces here, or pass --noprivate_network where you trust the network: "
-            "docs/howto/several-hosts.md#security."
-        )
-        with contextlib.suppress(OSError, ValueError):  # stderr may be closed
-            print(sentence, file=sys.stderr, flush=True)
-        sys.exit(2)
-    os.execv(sys.executable, [sys.executable, "-X", _ENTERED, program, *arguments])
+    if not problem:
+        try:
+            os.execv(sys.executable, [sys.executable, "-X", _ENTERED, program, *arguments])
+        except OSError as error:  # in a user namespace, root has no right to the files of others
+            problem = f"{sys.executable} cannot be started in it: {error.strerror}"
+    sentence = (
+        f"run_bench: There is no private network for the cluster ({problem}). Without one, other hosts and users could "
+        "reach its servers, which execute whatever they receive, without a password. Permit user namespaces here, or "
+        "pass --noprivate_network where you trust the network: docs/howto/several-hosts.md#security."
+    )
+    with contextlib.suppress(OSError, ValueError):  # stderr may be closed
+        print(sentence, file=sys.stderr, flush=True)
+    sys.exit(2)
 
 
 def is_entered() -> bool:
@@ -82,9 +84,9 @@ def enter() -> str | None:
         except PermissionError:
             _unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
             # Groups could be dropped to get past rights that exclude them, so that must be given up first.
-            _PROC.joinpath("setgroups").write_text("deny", encoding="ascii")
-            _PROC.joinpath("uid_map").write_text(f"{user} {user} 1", encoding="ascii")
-            _PROC.joinpath("gid_map").write_text(f"{group} {group} 1", encoding="ascii")
+            _PROC.joinpath("setgroups").write_bytes(b"deny")
+            for name, own in (("uid_map", user), ("gid_map", group)):
+                _PROC.joinpath(name).write_bytes(f"{own} {own} 1".encode())
         _bring_loopback_up()
     except OSError as error:
         return f"the kernel permits no new network namespace: {error.strerror or error}"

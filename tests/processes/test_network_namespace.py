@@ -42,7 +42,7 @@ REFUSE_ALONE = REFUSE.format(unless=0x10000000)
 FORBID_MAPPING = """
 import pathlib
 class Forbidding(type(pathlib.Path())):
-    def write_text(self, *arguments, **options):
+    def write_bytes(self, *arguments):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 private_network._PROC = Forbidding("/proc/self")
 """
@@ -139,6 +139,12 @@ def test_nothing_runs_without_a_private_network(permitted: None, tmp_path: Path,
     assert (done.returncode, done.stdout) == (2, "")
     assert f"the kernel permits no new network namespace: {why}" in done.stderr
     assert "--noprivate_network" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_python_that_cannot_be_started_in_there_is_named(way: str, tmp_path: Path) -> None:
+    done = main(tmp_path, f"{way}\nsys.executable = '/nonexistent/python'")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "(/nonexistent/python cannot be started in it: No such file" in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.slow

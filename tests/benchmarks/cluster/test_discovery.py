@@ -216,6 +216,8 @@ def test_a_master_is_a_chief_and_an_evaluator_is_not_of_the_cluster() -> None:
     content = {"cluster": {"master": ["m:1"], "worker": ["w:1"], "evaluator": ["e:1"]}}
     cluster = made(tf_config(content, type="master", index=0))
     assert (cluster.workers, cluster.own) == (("m:1", "w:1"), Task("worker", 0))
+    content = {"cluster": {"worker": ["w:1"], "controller": ["c:1"]}}
+    assert made(tf_config(content, type="controller", index=0)).own == Task("controller", 0)
 
 
 @pytest.mark.parametrize(
@@ -455,5 +457,8 @@ def test_node_lists_that_cannot_be_read(text: str) -> None:
 
 def test_localhost_does_among_tasks_of_one_host() -> None:
     assert made(job_name="worker", task_index=0, worker_hosts="localhost:1,127.0.0.1:2").num_workers == 2
+    for name in ("localhost.localdomain", "localhost6", "ip6-localhost", "ip6-loopback", "LOCALHOST."):
+        with pytest.raises(UsageError, match="is another host for b than for its own tasks"):
+            resolve(job_name="worker", task_index=0, worker_hosts=f"{name}:1,b:1")
     with pytest.raises(UsageError, match="^--hosts=localhost,b: localhost is another host for b"):
         resolve(hosts="localhost,b", ssh=True, variable_update="collective_all_reduce")

@@ -61,7 +61,7 @@ def wait(answers: Mapping[Task, list[Answer]], deadline_seconds: float = 60.0) -
         {task: str(task) for task in answers},
         deadline_seconds=deadline_seconds,
         probe=Script({str(task): of_one for task, of_one in answers.items()}),
-        on_wait=lambda missing, left: told.append(f"{', '.join(map(str, missing))}: {left:g}"),
+        on_wait=lambda missing, left: told.append(f"{', '.join(missing.values())}: {left:g}"),
         clock=clock,
         sleep=clock.sleep,
     )
@@ -77,6 +77,8 @@ def test_who_is_waited_for_is_told() -> None:
     replies, told = wait({PS: [REFUSED, ALIVE], FIRST: [REFUSED, BUSY, SILENT, ALIVE]})
     assert replies == {PS: b"one", FIRST: b"one"}
     assert told == ["ps 0, worker 0: 60", "worker 0: 59.5", "worker 0: 59"]
+    foreign = Answer(Sign.SILENT, reason="Domain name not found")
+    assert wait({FIRST: [foreign, ALIVE]})[1] == ["worker 0: Domain name not found: 60"]
 
 
 def test_who_never_answered_is_named_when_the_time_is_over() -> None:

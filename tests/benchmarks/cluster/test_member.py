@@ -163,6 +163,15 @@ def test_who_fails_itself_announces_it_and_does_not_wait_for_others(kind: type[t
     assert rendezvous.reported == {LEADER: None, "worker 1": None}
 
 
+def test_a_task_that_the_leader_does_not_reach_says_that_it_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    rendezvous, watchdog, expected = FakeRendezvous(), Watchdog(print), []
+    monkeypatch.setattr(watchdog, "expect", lambda what, seconds: expected.append(what))
+    monkeypatch.setattr(rendezvous, "exchange", lambda *arguments: {}["reply"], raising=False)
+    with pytest.raises(KeyError):
+        team(rendezvous, FakeWatcher(), watchdog).agree({})
+    assert expected == ["Waiting until worker 0 reaches all tasks, to agree with them,"]
+
+
 def test_a_deadline_is_moved_once_for_each_task_that_has_failed() -> None:
     rendezvous, watchdog = FakeRendezvous(), Watchdog(print)
     team(rendezvous, FakeWatcher(), watchdog)

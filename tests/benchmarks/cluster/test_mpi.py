@@ -116,6 +116,7 @@ LAUNCHED = [
     open_mpi(1, 4),
     hydra(1, 4),
     of("MV2_COMM_WORLD_", 1, 4),
+    of("MVP_COMM_WORLD_", 1, 4),
     of("HOROVOD_", 1, 4),
     of("JSM_NAMESPACE_", 1, 4),
     of("", 1, 4, "WORLD_SIZE"),
@@ -128,6 +129,11 @@ LAUNCHED = [
     {"VC_TASK_INDEX": "1", "VC_WORKER_NUM": "4"},
     {"DSTACK_NODE_RANK": "1", "DSTACK_NODES_NUM": "4"},
     {"NODE_RANK": "1", "NUM_NODES": "4"},
+    {"NODE_RANK": "1", "NNODES": "4"},
+    {"LEPTON_JOB_WORKER_INDEX": "1", "LEPTON_JOB_TOTAL_WORKERS": "4"},
+    {"ANY_OTHER_NODE_RANK": "1", "ANY_OTHER_NUM_NODES": "4"},
+    {"_CONDOR_PROCNO": "1", "_CONDOR_NPROCS": "4"},
+    {"MP_CHILD": "1", "MP_PROCS": "4"},
     # Each of one task, in which torchrun has started four.
     hydra(0, 1) | of("", 1, 4, "WORLD_SIZE"),
     open_mpi(0, 1) | of("", 1, 4, "WORLD_SIZE"),
@@ -167,9 +173,29 @@ def test_a_rank_of_an_unknown_number_is_refused_too() -> None:
     with pytest.raises(UsageError, match="rank 0 of 2"):
         resolve(head)
     assert resolve({"PET_NODE_RANK": "0", "PET_NNODES": "1:1"}) == (None, ())
-    for name in ("RANK", "PET_NODE_RANK", "SKYPILOT_NODE_RANK"):
+    array = {"AWS_BATCH_JOB_ARRAY_INDEX": "1", "AWS_BATCH_JOB_ARRAY_SIZE": "4", "BATCH_TASK_INDEX": "1"}
+    array |= {"BATCH_TASK_COUNT": "4", "CI_NODE_INDEX": "2", "CI_NODE_TOTAL": "4"}
+    assert resolve(array) == (None, ()), "each of an array runs alone on purpose"
+    for name in ("RANK", "MP_CHILD", "PET_NODE_RANK", "SKYPILOT_NODE_RANK"):
         assert resolve({name: "captain"}) == (None, ()), "without the number of ranks, it may mean anything"
     assert resolve({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "-1"}) == (None, ()), "as some programs set it"
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("JOB_COMPLETION_INDEX", 0),
+        ("ALPS_APP_PE", 0),
+        ("LSF_PM_TASKID", 1),
+        ("PBS_VNODENUM", 0),
+        ("PBS_NODENUM", 0),
+    ],
+)
+def test_a_number_without_a_count_has_a_notice_from_the_second_process_on(name: str, first: int) -> None:
+    _, (notice,) = resolve({name: str(first + 1)})
+    assert notice.startswith(f"{name}={first + 1}: there may be others like this process, and each measures alone.")
+    assert resolve({name: str(first)}) == resolve({name: ""}) == resolve({name: "x"}) == (None, ())
+    assert resolve({name: "1"}, job_name="worker", task_index=1, worker_hosts="a:1,b:1")[1] == ()
 
 
 PALS = {"PALS_RANKID": "1", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "4", "PMI_RANK": "1", "PMI_SIZE": "4"}

@@ -3,17 +3,25 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.devices import device_plan
 from benchmarks.errors import UsageError
-from benchmarks.machine import gpu_support, hardware, nvml
-from benchmarks.machine.hardware import Gpu, Inventory, gpu_inventory
+from benchmarks.machine import gpu_support, hardware, linux, nvml
+from benchmarks.machine.hardware import Gpu, Inventory, gpu_inventory, usable_cores
 from benchmarks.process import tensorflow_setup
 from benchmarks.process.tensorflow_setup import Devices, Runtime
+from results.text import counted
 from tests.support.nvidia import MACHINES, Machine, shown_to_tensorflow, stand_in
+
+
+def test_a_limit_of_cpu_time_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(linux, "cpu_limits", lambda: [(0.5, tmp_path), (64.0, tmp_path)])
+    told = device_plan.plan(Devices(), shared_on="cpu").description
+    assert told == f"1 logical CPU device sharing {counted(usable_cores(), 'core')}, of which 0.5 at a time"
 
 
 @contextlib.contextmanager

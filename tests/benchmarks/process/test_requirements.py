@@ -47,6 +47,15 @@ def test_a_package_that_cannot_be_imported_is_no_regression(tmp_path: Path) -> N
     )
 
 
+@pytest.mark.process
+def test_a_process_that_fails_is_seen_where_a_parent_has_ignored_the_ends_of_its_children() -> None:
+    script = "import run_bench, subprocess; run_bench.command_line(); print(subprocess.run(['false']).returncode)"
+    ignored = f"import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); {script}"
+    environment = {**USER_ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", ignored], env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
 def test_a_python_that_is_too_old_gets_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
