@@ -40,7 +40,8 @@ class FramedRecord(NamedTuple):
 class Defect:
     """A record that cannot be used: its file, its number from 0, the byte where it starts, and what is wrong.
 
-    The kind is one word: crc, truncated, keys, label, not_jpeg, png, size, pixels ... The reason includes what to do.
+    The kind is one word: crc, truncated, keys, label, not_jpeg, png, size, pixels ..., or `shard` for a whole file. The
+    reason includes what to do.
     """
 
     path: Path
@@ -51,7 +52,8 @@ class Defect:
 
     def __str__(self) -> str:
         """Returns a sentence."""
-        return f"{self.path}: record {self.number} at byte {self.offset}: {self.reason}."
+        place = "" if self.kind == "shard" else f"record {self.number} at byte {self.offset}: "
+        return f"{self.path}: {place}{self.reason}."
 
     def error(self) -> DataError:
         """Returns the sentence as an error."""

@@ -16,10 +16,11 @@ from benchmarks.errors import ExitStatus
     [
         (errno.EACCES, "/home/other/models", "/home/other/models: Permission denied. Choose another path"),
         (errno.ENOENT, "/proc/meminfo", "/proc/meminfo is missing: "),
+        (errno.ENOENT, None, "The working directory: No such file or directory. "),
     ],
 )
 def test_a_path_that_may_not_be_read_is_named_without_a_traceback(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], number: int, path: str, words: str
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], number: int, path: str | None, words: str
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number), path)
