@@ -147,6 +147,11 @@ def test_a_shard_that_goes_away_is_named_even_if_records_are_skipped(copied: Pat
     assert defect.kind == "shard" and str(defect).startswith(f"{copied / DAMAGED}: cannot be read: No such file")
 
 
+@pytest.mark.fault(
+    "R10",
+    "a shard is removed, emptied, or cut where a record begins, after the data set was found; training",
+    survives="reading ends, and the shard is named",
+)
 @pytest.mark.parametrize(
     ("change", "words"),
     [
