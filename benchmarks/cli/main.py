@@ -10,7 +10,7 @@ from benchmarks.cli.verbs import FIRST_VERBS, NAMES, VERBS_BY_TITLE, flags_of
 from benchmarks.config import flag, peer_flags, run_flags
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn, warn_of_exception
-from benchmarks.errors import BenchError, ExitStatus, UsageError, stopped
+from benchmarks.errors import BenchError, ExitStatus, UsageError, headline, stopped
 from benchmarks.process import requirements, signals
 from benchmarks.sweep import grid
 
@@ -46,6 +46,7 @@ def main(arguments: Sequence[str]) -> int:
             warn(f"{lost} is missing: a run reads clocks and memory there. Mount /proc, or run on Linux.")
             return ExitStatus.USAGE
         warn_of_exception()
+        warn(f"{type(error).__name__}: {headline(error)}")
         return ExitStatus.RUN_FAILED  # Python's own status would be 1, which means that the gate found a regression
 
 

@@ -155,7 +155,7 @@ def test_a_shard_that_goes_away_is_named_even_if_records_are_skipped(copied: Pat
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda file: file.unlink(), " cannot be read: No such file"),
+        (lambda file: file.unlink(), ": cannot be read: No such file"),
         (lambda file: file.write_bytes(file.read_bytes() + b"half a header"), ": record 10 at byte .* its length does"),
         (lambda file: file.write_bytes(b""), "/unsafe"),
         (lambda file: os.truncate(file, list(tfrecord.walk(file))[4].offset), "/unsafe"),  # where a record begins
