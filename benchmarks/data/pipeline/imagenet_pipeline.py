@@ -274,7 +274,7 @@ def checked(source: Photos, numbered: tf.data.Dataset) -> tf.data.Dataset:
     sizes = None if isinstance(source, PhotoFolder) else source.sizes
 
     def safe_name(number: np.int64, name: bytes) -> bytes:
-        if _is_safe(name, sizes[number] if sizes else None):
+        if _is_safe(name, sizes[int(number)] if sizes else None):
             return name
         return f"{safe_files.printable(Path(os.fsdecode(name)))}/unsafe".encode()
 
