@@ -185,7 +185,8 @@ def headline(error: BaseException) -> str:
     TensorFlow's messages may start with where operations were made; the error follows after the last `Node:`. If
     several operations of a step fail, the first line only counts them, and the next is of the first.
     """
-    lines = str(getattr(error, "message", error)).strip().splitlines() or [""]
+    lines = str(getattr(error, "message", error)).strip().splitlines()
+    lines = [line for line in lines if not line.startswith("From /job:")] or [""]  # the task of a cluster
     if lines[0].startswith("Graph execution error"):
         before = max((n for n, line in enumerate(lines) if line.startswith("Node: ")), default=0)
         lines = [line for line in lines[before + 1 :] if line.strip()] or lines

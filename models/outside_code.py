@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 has_run = False  # in this process
-_left_behind: set[int] = set()  # numbers of processes that such code has started and not awaited
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STREAMS = {1: "stdout", 2: "stderr"}
 
@@ -25,14 +24,13 @@ class UnusableModelError(ValueError):
 def contained() -> Iterator[None]:
     """Turns what would end the process, or divide it, into an error; restores what all code of a process shares.
 
-    What is printed to stdout goes to stderr. Processes that are started and not awaited are for
-    `end_left_behind`. An interruption stays one.
+    What is printed to stdout goes to stderr. An interruption stays one.
 
     Raises:
         UnusableModelError: the code called `sys.exit`, `os._exit` or `os.fork`, or raised another BaseException.
     """
     global has_run
-    has_run, before = True, _children()
+    has_run = True
     from unittest import mock  # it imports asyncio, for which no other command should wait
 
     in_main_thread = threading.current_thread() is threading.main_thread()
@@ -62,12 +60,11 @@ def contained() -> Iterator[None]:
         raise UnusableModelError(f"its code would end the process: {type(error).__name__}: {error}.") from error
     finally:
         os.umask(mask)
-        _left_behind.update(_children().keys() - before)
 
 
 def end_left_behind() -> list[str]:
-    """Kills the processes that such code has started and that still run, and returns their names and numbers."""
-    running = {number: name for number, name in _children().items() if number in _left_behind}
+    """Kills, at the very end, what such code has started and that still runs; returns the names and numbers."""
+    running = _children()
     for number in running:
         with contextlib.suppress(OSError):  # it has ended just now
             os.kill(number, signal.SIGKILL)

@@ -60,8 +60,11 @@ def load(*paths: Path) -> Loaded:
     """
     loaded = Loaded()
     for path in paths:
-        with open_file(path) as file:
-            loaded.add_lines(file, path)
+        try:
+            with open_file(path) as file:
+                loaded.add_lines(file, path)
+        except OSError as error:  # of an error while it is read, Python does not know the name
+            raise OSError(error.errno, error.strerror, str(path)) from error
     return loaded
 
 

@@ -10,7 +10,7 @@ from benchmarks.cli.verbs import FIRST_VERBS, NAMES, VERBS_BY_TITLE, flags_of
 from benchmarks.config import flag, peer_flags, run_flags
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn, warn_of_exception
-from benchmarks.errors import BenchError, ExitStatus, UsageError, stopped
+from benchmarks.errors import BenchError, ExitStatus, UsageError, headline, stopped
 from benchmarks.process import requirements, signals
 from benchmarks.sweep import grid
 
@@ -37,11 +37,16 @@ def main(arguments: Sequence[str]) -> int:
         if isinstance(error, PermissionError) and error.filename:  # such as a look into a directory of another user
             warn(f"{error.filename}: {error.strerror}. Choose another path, or ask for access to this one.")
             return ExitStatus.USAGE
-        lost = str(error.filename) if isinstance(error, FileNotFoundError) else ""
+        lost = str(error.filename or "") if isinstance(error, FileNotFoundError) else ""
+        if isinstance(error, FileNotFoundError) and not lost:
+            what = "TMPDIR" if "temporary" in str(error) else "The working directory"
+            warn(f"{what}: {error.strerror}. Name, or change to, a directory that exists and can be written.")
+            return ExitStatus.USAGE
         if lost.startswith("/proc/") and "/fd/" not in lost:  # users may pass /proc/self/fd/9
             warn(f"{lost} is missing: a run reads clocks and memory there. Mount /proc, or run on Linux.")
             return ExitStatus.USAGE
         warn_of_exception()
+        warn(f"{type(error).__name__}: {headline(error)}")
         return ExitStatus.RUN_FAILED  # Python's own status would be 1, which means that the gate found a regression
 
 

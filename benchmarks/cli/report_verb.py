@@ -95,8 +95,8 @@ def _write(contents: Report, sources: Sequence[str], output: Path) -> str:
             f"--output={output}: {JSONL_NAME} is there, and the report's results.csv would replace that of its runs. "
             f"Name another directory, such as {output / 'report'}."
         )
-    with writing("TMPDIR", "directory that can be written"):
-        from results.report import write  # with matplotlib, which takes its time, and needs a temporary directory
+    from results.report import write  # with matplotlib, which takes its time, and needs a temporary directory
+
     with writing(f"--output={output}", "directory that can be written"):
         write.write(contents, sources, output)
     return f"{counted(len(contents.records), 'record')}: {output / 'report.html'}, report.md, results.csv and plots/"
@@ -126,7 +126,7 @@ def _export(records: Sequence[Record], values: Mapping[str, Any], sources: Seque
         say(*str(content).split("\n")[:-1])
         return
     derived = [path.with_name("results.csv") for path in sources]  # whose rows are those of all records
-    if any(path.resolve() == Path(values["output"]).resolve() for path in (*sources, *derived)):
+    if os.path.realpath(values["output"]) in map(os.path.realpath, (*sources, *derived)):
         raise UsageError(f"--output={values['output']}: it belongs to the records that were read: name another file.")
     with writing(f"--output={values['output']}"):
         replace(Path(values["output"]), content)

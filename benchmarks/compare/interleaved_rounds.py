@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -246,7 +247,7 @@ class _PairRunner:
                 program=build.program,
                 directory=build.directory,
                 variables=build.variables,
-                output_dir=str((directory / side).resolve()),  # the program may run in another directory
+                output_dir=os.path.realpath(directory / side),  # the program may run in another directory
                 provenance=origin,
                 timeout_seconds=limit_seconds,
                 timeout_flag="--run_timeout_seconds",

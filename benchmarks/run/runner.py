@@ -144,7 +144,7 @@ class _Run:
             deadlines.none()
             log.started("TensorFlow")
             cluster_run.join_and_run(config, log, display, watchdog)
-        except UsageError:
+        except (UsageError, KeyboardInterrupt):
             raise
         except OutOfMemoryError as error:
             return OutOfMemoryError(f"{error} {run_record.smaller_batch(config)}")
@@ -153,8 +153,6 @@ class _Run:
         except MemoryError as error:
             asked = f" ({error})" if str(error) else ""  # NumPy names the size and the shape
             return OutOfMemoryError(run_record.out_of_memory(f"The host is out of memory{asked}", config))
-        except KeyboardInterrupt:
-            raise
         except UnusableModelError as error:
             return BenchError(f"--model={config.workload.model}: {error}")
         except BaseException as error:  # the code of a layer may raise SystemExit

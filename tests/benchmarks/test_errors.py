@@ -12,6 +12,7 @@ def test_the_headline_of_an_error_is_what_was_wrong() -> None:
     assert headline(ValueError()) == ""
     several = "2 root error(s) found.\n  (0) INVALID_ARGUMENT: it broke\n\t [[{{node Assert}}]]\n  (1) and so on"
     assert headline(ValueError(several)) == "INVALID_ARGUMENT: it broke"
+    assert headline(ValueError(f"From /job:worker/replica:0/task:1:\n{several}")) == "INVALID_ARGUMENT: it broke"
 
 
 def test_the_headline_follows_all_places_where_operations_were_made() -> None:

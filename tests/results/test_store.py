@@ -21,7 +21,7 @@ import pytest
 from msgspec.structs import replace
 
 from results import store as store_module
-from results.loading import _FOREIGN_FORMATS, load
+from results.loading import _FOREIGN_FORMATS, Loaded, load
 from results.record import Record
 from results.store import Store, StoreError
 from results.summary import summarize
@@ -449,3 +449,14 @@ def test_a_special_file_is_refused_and_not_waited_for(tmp_path: Path, kind: str)
     os.mkfifo(path) if kind == "fifo" else path.symlink_to("/dev/zero")
     with pytest.raises(OSError, match="not a regular file"):
         load(path)
+
+
+def test_a_file_that_fails_while_it_is_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")  # as Python does, without the name
+
+    (tmp_path / "results.jsonl").touch()
+    monkeypatch.setattr(Loaded, "add_lines", fail)
+    with pytest.raises(OSError, match="results.jsonl") as caught:
+        load(tmp_path / "results.jsonl")
+    assert caught.value.filename == str(tmp_path / "results.jsonl")

@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -59,6 +60,12 @@ class Started:
         with contextlib.suppress(ProcessLookupError):
             if self.process.poll() is None:
                 (os.killpg if group else os.kill)(self.process.pid, number)
+
+    def handles(self, number: signal.Signals) -> bool:
+        """Returns whether the process handles a signal; run_bench.py handles SIGUSR1 once it has begun."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
+        caught = re.search(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE)
+        return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
 
     def ended_within(self, seconds: float) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -618,10 +618,11 @@ def test_bad_input_gets_a_sentence(arguments: list[str], words: str, tmp_path: P
     assert words in str(error.value)
 
 
+@pytest.mark.parametrize("spoil", [lambda out: out.write_text("a file"), lambda out: out.symlink_to("out")])
 def test_an_output_directory_that_cannot_be_is_refused_before_anything_runs(
-    builds: Builds, ab: Ab, tmp_path: Path
+    builds: Builds, ab: Ab, tmp_path: Path, spoil: Callable[[Path], object]
 ) -> None:
-    (tmp_path / "out").write_text("a file")
+    spoil(tmp_path / "out")
     with pytest.raises(UsageError, match="Results cannot be written"):
         ab()
     assert not builds.order

@@ -655,6 +655,7 @@ def test_the_list_of_applications_is_that_of_keras() -> None:
 MISBEHAVING = """
 import atexit, os, subprocess, sys, threading, time
 import keras
+import tensorflow as tf
 
 IS_RUN = "model_probe" not in " ".join(sys.orig_argv)
 
@@ -694,6 +695,20 @@ def starts_a_process():
     return net()
 
 
+class Starting(keras.layers.Layer):
+    def call(self, x):
+        def start(x):
+            subprocess.Popen(["sleep", "1000"])
+            return x
+
+        return x + 0 * tf.ensure_shape(tf.numpy_function(start, [tf.stop_gradient(x)], x.dtype), x.shape)
+
+
+def starts_some_in_steps():
+    images = keras.Input((8, 8, 3))
+    return keras.Model(images, keras.layers.Dense(10)(Starting()(keras.layers.Flatten()(images))))
+
+
 def recurses():
     return recurses()
 
@@ -718,6 +733,7 @@ def breaks_memory():
         ("stays", 0, ""),
         ("breaks_what_is_shared", 0, "loud"),
         ("starts_a_process", 0, "run_bench: the model's code had left a process running: sleep ("),
+        ("starts_some_in_steps", 0, "run_bench: the model's code had left a process running: sleep ("),
         ("recurses", 2, "the model cannot be built: RecursionError"),
         (
             "breaks_memory",

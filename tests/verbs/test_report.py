@@ -191,6 +191,7 @@ def test_an_export_of_steps_has_a_row_per_step(run_bench: RunBench, tmp_path: Pa
         (["--output_format=xls"], "--output_format=xls"),
         (["--output_format=csv", "--output=out/../out/results.jsonl"], "it belongs to the records that were read"),
         (["--output_format=csv", "--output=out/results.csv"], "it belongs to the records that were read"),
+        (["--output_format=csv", "--output=out/loop/file"], "Too many levels of symbolic links"),
         (["--output=runs.csv"], "a report is a directory of files: name one, or add --output_format=csv."),
         (["--output=page.html"], "a report is a directory of files: name one."),
     ],
@@ -199,6 +200,7 @@ def test_an_export_that_cannot_be_is_refused_in_words(
     run_bench: RunBench, tmp_path: Path, flags: list[str], why: str
 ) -> None:
     Store(tmp_path / "out").append(fake_run())
+    (tmp_path / "out" / "loop").symlink_to("loop")
     done = run_bench("report", *flags)
     assert done.status == 2 and why in done.stderr and done.stdout == ""
     assert os.listdir(tmp_path) == ["out"] and len(Store(tmp_path / "out").load().records) == 1

@@ -263,38 +263,38 @@ def numbered_files(source: Photos) -> tf.data.Dataset:
 def checked(source: Photos, numbered: tf.data.Dataset) -> tf.data.Dataset:
     """Changes the names in a data set of (file, name) so that TensorFlow reads only what it can be given.
 
-    TensorFlow waits for a FIFO, and allocates any length that a file states; if the host has less, it crashes. So the
-    name of a file that is not regular, or states a length above the limit, becomes that of a file below it, which
-    cannot exist: then reading fails, and the error names the file.
+    TensorFlow waits for a FIFO, and allocates any length that a file states; if the host has less, it crashes. A shard
+    of another size than at the start is of another data set. The name of such a file becomes that of a file below it,
+    which cannot exist: then reading fails, and the error names the file.
 
     This is part of what is measured, so a process walks a shard again only if it has changed.
     """
     if isinstance(source.files[0], Address):  # there is no FIFO, and to look at lengths would read each shard twice
         return numbered
-    is_folder = isinstance(source, PhotoFolder)
+    sizes = None if isinstance(source, PhotoFolder) else source.sizes
 
-    def safe_name(name: bytes) -> bytes:
-        if _is_safe(name, is_folder):
+    def safe_name(number: np.int64, name: bytes) -> bytes:
+        if _is_safe(name, sizes[int(number)] if sizes else None):
             return name
         return f"{safe_files.printable(Path(os.fsdecode(name)))}/unsafe".encode()
 
     def check(numbers: tf.Tensor, names: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        safe = tf.numpy_function(lambda own: np.array([*map(safe_name, own)], object), [names], tf.string)
+        safe = tf.numpy_function(lambda *own: np.array([*map(safe_name, *own)], object), [numbers, names], tf.string)
         return numbers, tf.ensure_shape(safe, names.shape)
 
-    chunks = numbered.batch(_PHOTOS_AT_ONCE if is_folder else 1)
+    chunks = numbered.batch(1 if sizes else _PHOTOS_AT_ONCE)
     return chunks.map(check, num_parallel_calls=hardware.usable_cores(), deterministic=True).unbatch()
 
 
-def _is_safe(name: bytes, is_photo: bool) -> bool:
-    """Returns whether a file is a regular one without absurd lengths."""
+def _is_safe(name: bytes, size: int | None) -> bool:
+    """Returns whether a file is a regular one without absurd lengths, and has the size of a shard (None: a photo)."""
     try:
         status = os.stat(name)
         if not stat.S_ISREG(status.st_mode):
             return False
-        if is_photo:
+        if size is None:
             return status.st_size <= safe_files.MOST_PHOTO_BYTES
-        return _lengths_are_safe(name, status.st_size, status.st_mtime_ns)
+        return status.st_size == size and _lengths_are_safe(name, status.st_size, status.st_mtime_ns)
     except (OSError, DataError):
         return False
 

@@ -89,7 +89,8 @@ def _collected(checked: Iterable[Defect | None]) -> tuple[int, list[Defect]]:
     except CancelledError:
         if not any(results):
             raise
-    return len(results), [defect for defect in results if defect]
+    bad = [defect for defect in results if defect]
+    return len(results) - sum(defect.kind == "shard" for defect in bad), bad
 
 
 def _photos(problem_of_photo: PhotoProblem, work: FileWork, files: Sequence[Path]) -> Iterator[Defect | None]:
@@ -111,7 +112,7 @@ def _records(
             work.go_on(file)
             yield _defect_of(record, file, source, labels, problem_of_photo)
     except DataError as error:
-        yield Defect(file, 0, 0, "file", str(error).rstrip("."))
+        yield Defect(file, 0, 0, "shard", str(error).removeprefix(f"{file} ").rstrip("."))
 
 
 def _defect_of(

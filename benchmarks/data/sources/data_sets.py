@@ -79,12 +79,12 @@ def data_set_of(name: str) -> DataSet:
 
 
 @contextlib.contextmanager
-def reading() -> Iterator[None]:
-    """Raises DataError with the path if a file or directory cannot be read, or goes away."""
+def reading(path: Path | None = None) -> Iterator[None]:
+    """Raises DataError with the path if a file or directory cannot be read, or goes away; None: the error has it."""
     try:
         yield
     except OSError as error:
-        raise DataError(f"{error.filename} cannot be read: {error.strerror}.") from error
+        raise DataError(f"{path or error.filename} cannot be read: {error.strerror}.") from error
 
 
 def only_one(named: Sequence[Path], content: str) -> Path | None:

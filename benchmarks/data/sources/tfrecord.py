@@ -18,6 +18,7 @@ from typing import BinaryIO, Literal, NamedTuple
 import google_crc32c
 
 from benchmarks.data.sources import safe_files
+from benchmarks.data.sources.data_sets import reading
 from benchmarks.data.sources.safe_files import open_file
 from benchmarks.errors import DataError
 
@@ -40,7 +41,8 @@ class FramedRecord(NamedTuple):
 class Defect:
     """A record that cannot be used: its file, its number from 0, the byte where it starts, and what is wrong.
 
-    The kind is one word: crc, truncated, keys, label, not_jpeg, png, size, pixels ... The reason includes what to do.
+    The kind is one word: crc, truncated, keys, label, not_jpeg, png, size, pixels ..., or `shard` for a whole file. The
+    reason includes what to do.
     """
 
     path: Path
@@ -51,7 +53,8 @@ class Defect:
 
     def __str__(self) -> str:
         """Returns a sentence."""
-        return f"{self.path}: record {self.number} at byte {self.offset}: {self.reason}."
+        place = "" if self.kind == "shard" else f"record {self.number} at byte {self.offset}: "
+        return f"{self.path}: {place}{self.reason}."
 
     def error(self) -> DataError:
         """Returns the sentence as an error."""
@@ -62,15 +65,16 @@ def walk(path: Path) -> Iterator[FramedRecord | Defect]:
     """Yields every record of a file, or its defect. After a damaged length nothing more can be read.
 
     Raises:
-        DataError: the file cannot be opened, or is no regular file.
+        DataError: the file cannot be read, or is no regular file.
     """
     for frame in _frames(path):
         if isinstance(frame, Defect):
             yield frame
             continue
         file, number, offset, length = frame
-        payload = file.read(length)
-        if file.read(_FOOTER.size) == _FOOTER.pack(_masked_crc(payload)):
+        with reading(path):
+            payload, footer = file.read(length), file.read(_FOOTER.size)
+        if footer == _FOOTER.pack(_masked_crc(payload)):
             yield FramedRecord(number, offset, payload)
         else:
             reason = f"the checksum of its {length} bytes does not match; copy or make the file again"
@@ -110,12 +114,8 @@ def write(file: BinaryIO, payload: bytes) -> None:
 
 
 def compression_of(path: Path) -> Compression:
-    """Returns how a whole file is compressed, as TensorFlow calls it; empty if it is not.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    with open_file(path) as file:
+    """Returns how a whole file is compressed, as TensorFlow calls it; empty if it is not. Raises as `walk` does."""
+    with reading(path), open_file(path) as file:
         start = file.read(_HEADER.size)
     if len(start) == _HEADER.size and start[8:] == _FOOTER.pack(_masked_crc(start[:8])):
         return ""  # the length of a record may begin like a compressed file
@@ -159,11 +159,8 @@ class _Inflated:
 
 def _frames(path: Path) -> Iterator[tuple[BinaryIO | _Inflated, int, int, int] | Defect]:
     """Yields the file at each payload, with the record's number, offset and payload length, or a record's defect."""
-    try:
-        compressed, opened = compression_of(path), open_file(path)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
-    with opened:
+    compressed = compression_of(path)
+    with reading(path), open_file(path) as opened:
         file = _Inflated(opened, path) if compressed else opened
         size = math.inf if compressed else opened.seek(0, os.SEEK_END)
         opened.seek(0)

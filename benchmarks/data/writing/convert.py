@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import io
 import json
-import math
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -191,20 +191,15 @@ def _finished(path: Path, photos: Iterable[Photo] | Iterable[RecordedPhoto]) -> 
     known = _read_json(notes) if path.exists() else None
     if not known:
         return None
-    written_at, files = notes.stat().st_mtime, {photo.file for photo in photos} if isinstance(photos, list) else ()
-    return Conversion(**known) if all(_changed_at(file) <= written_at for file in files) else None
+    # A conversion that was killed may have left the notes of a shard that did not get its name.
+    written_at = min(notes.stat().st_mtime, path.stat().st_mtime)
+    files = {photo.file for photo in photos} if isinstance(photos, list) else ()
+    is_old = all(os.path.exists(file) and file.stat().st_ctime <= written_at for file in files)
+    return Conversion(**known) if is_old else None
 
 
 def _notes_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.json")
-
-
-def _changed_at(file: Path) -> float:
-    """Returns when a file last changed, or was put where it is; of a link without a file, that is always now."""
-    try:
-        return file.stat().st_ctime
-    except OSError:
-        return math.inf
 
 
 def _converted(original: Original, shorter_side: int | None, decoded: bool) -> tuple[bytes, bool]:

@@ -16,10 +16,11 @@ from benchmarks.errors import ExitStatus
     [
         (errno.EACCES, "/home/other/models", "/home/other/models: Permission denied. Choose another path"),
         (errno.ENOENT, "/proc/meminfo", "/proc/meminfo is missing: "),
+        (errno.ENOENT, None, "The working directory: No such file or directory. "),
     ],
 )
 def test_a_path_that_may_not_be_read_is_named_without_a_traceback(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], number: int, path: str, words: str
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], number: int, path: str | None, words: str
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number), path)
@@ -28,3 +29,9 @@ def test_a_path_that_may_not_be_read_is_named_without_a_traceback(
     assert main.main(["run"]) == ExitStatus.USAGE
     said = capfd.readouterr().err
     assert said.startswith(f"run_bench: {words}") and "Traceback" not in said
+
+
+def test_a_traceback_ends_with_a_sentence(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(main, "dispatch", lambda arguments: arguments.index("sweep"))
+    assert main.main(["run"]) == ExitStatus.RUN_FAILED
+    assert capfd.readouterr().err.endswith("\nrun_bench: ValueError: 'sweep' is not in list\n")

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import gzip
+import io
 import os
 import re
 import shutil
@@ -111,3 +113,20 @@ def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "shard")
     with pytest.raises(DataError, match="shard cannot be read: it is not a regular file"):
         list(tfrecord.walk(tmp_path / "shard"))
+
+
+@pytest.mark.parametrize("reads", [0, 1, 2, 3])
+def test_a_disk_that_fails_while_a_shard_is_read_is_an_error_that_names_it(
+    shard: Path, monkeypatch: pytest.MonkeyPatch, reads: int
+) -> None:
+    left = iter(range(reads))
+
+    class Failing(io.FileIO):
+        def read(self, size: int | None = -1) -> bytes:
+            if next(left, None) is None:
+                raise OSError(errno.EIO, "Input/output error")
+            return super().read(size)
+
+    monkeypatch.setattr(tfrecord, "open_file", Failing)
+    with pytest.raises(DataError, match=f"{shard} cannot be read: Input/output error"):
+        list(tfrecord.walk(shard))

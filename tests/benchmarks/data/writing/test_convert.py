@@ -220,6 +220,9 @@ def test_photos_that_have_changed_are_converted_again(folder: Path, tmp_path: Pa
     (tmp_path / "repaired").write_bytes(sound)
     os.utime(tmp_path / "repaired", (0, 0))
     (tmp_path / "repaired").replace(repaired)
+    # As if the conversion was killed before it gave the new shard its name.
+    for notes in (tmp_path / "out").glob(".train-*.json"):
+        notes.touch()
     outcome = _convert(folder, tmp_path / "out")
     assert (outcome.written, outcome.left_out) == (40, [])
     assert _photos_of(tmp_path / "out")[repaired.name][2] == sound
