@@ -1,4 +1,4 @@
-"""The formulas of what is sent, against the edges between devices in the graph that is really built."""
+"""The formulas of what is sent, against what a traced step really sends between devices."""
 
 from __future__ import annotations
 
@@ -33,31 +33,6 @@ def _dense_model() -> building.Model:
         return building.adapt(keras.Model(images, x))
 
 
-def _sent_in_graph(operation: tf.Operation) -> dict[str, tuple[int, int]]:
-    """Returns number and bytes of the tensors that go from one device to another, once per tensor and receiver."""
-    sent: set[tuple[str, str]] = set()
-    found: dict[str, tuple[int, int]] = {}
-    waiting, seen = [operation], {operation}
-    while waiting:
-        receiver = waiting.pop()
-        for tensor in receiver.inputs:
-            crossing = tensor.op.device and receiver.device and tensor.op.device != receiver.device
-            if crossing and tensor.shape.rank and (tensor.name, receiver.device) not in sent:
-                sent.add((tensor.name, receiver.device))
-                kind = "device to device"
-                if tensor.op.device.lower().endswith("cpu:0"):
-                    kind = "host to device"
-                elif receiver.device.lower().endswith("cpu:0"):
-                    kind = "device to host"
-                number, size = found.get(kind, (0, 0))
-                found[kind] = (number + 1, size + tensor.shape.num_elements() * tensor.dtype.size)
-        for other in [*(tensor.op for tensor in receiver.inputs), *receiver.control_inputs]:
-            if other not in seen:
-                seen.add(other)
-                waiting.append(other)
-    return found
-
-
 ON_THREE_TOWERS = [
     ["--variable_update=independent"],
     ["--variable_update=parameter_server", "--local_parameter_device=cpu"],
@@ -77,49 +52,39 @@ ON_OTHER_NUMBERS = [
     for spec, more in (("xring", []), ("rechd", []), ("hierarchical", []), ("rechd", ["--fc_model_parallel"]))
     for towers in (2, 4)
 ]
+ON_TWO_TOWERS = [
+    ["--variable_update=parameter_server", "--staged_vars"],
+    ["--variable_update=replicated", "--all_reduce_spec=xring#2"],
+    ["--variable_update=replicated", "--variable_consistency=relaxed"],
+    ["--variable_update=collective_all_reduce"],
+    ["--variable_update=local_sgd", "--local_sgd_steps=1"],
+]
 
 
 @pytest.mark.parametrize(
     ("given", "towers"),
-    [*((given, 3) for given in ON_THREE_TOWERS), *ON_OTHER_NUMBERS],
+    [
+        *((given, 3) for given in ON_THREE_TOWERS),
+        *ON_OTHER_NUMBERS,
+        *((given, 2) for given in ON_TWO_TOWERS),
+    ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
 )
-def test_the_formula_counts_what_the_graph_sends(given: list[str], towers: int) -> None:
+def test_a_traced_step_sends_what_the_formula_counts(given: list[str], towers: int) -> None:
     chosen, whole = _chosen(given, towers), _dense_model()
     with tf.Graph().as_default():
-        sent = _sent_in_graph(_built(chosen, whole, towers).loops[0].operation)
-    by_formula = sent_bytes.sent_in_one_process(chosen.devices, chosen.variables, whole, BATCH)
-    assert by_kind(by_formula) == sent
-    assert total_bytes(by_formula) == sum(size for _, size in sent.values())
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        *ON_THREE_TOWERS,
-        ["--variable_update=parameter_server", "--staged_vars"],
-        ["--variable_update=replicated", "--all_reduce_spec=rechd"],
-        ["--variable_update=replicated", "--all_reduce_spec=xring#2"],
-        ["--variable_update=replicated", "--variable_consistency=relaxed"],
-        ["--variable_update=collective_all_reduce"],
-        ["--variable_update=local_sgd", "--local_sgd_steps=1"],
-    ],
-    ids=" ".join,
-)
-def test_a_traced_step_sends_what_the_formula_counts(given: list[str]) -> None:
-    chosen, whole = _chosen(given, 2), _dense_model()
-    with tf.Graph().as_default():
-        step = _built(chosen, whole, 2)
+        step = _built(chosen, whole, towers)
         options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE, output_partition_graphs=True)
         options.experimental.collective_graph_key = 1
-        with tf.compat.v1.Session(config=device_plan.session_config(Devices(num_devices=3))) as session:
+        with tf.compat.v1.Session(config=device_plan.session_config(Devices(num_devices=towers + 1))) as session:
             step.initialize(session, options=options)
             metadata = tf.compat.v1.RunMetadata()
             session.run(step.loops[0].operation, options=options, run_metadata=metadata)
-    found = step_trace.crossings(metadata, cpu_is_host=True, towers_in_total=2)
+    found = step_trace.crossings(metadata, cpu_is_host=True, towers_in_total=towers)
     by_formula = sent_bytes.sent_in_one_process(chosen.devices, chosen.variables, whole, BATCH)
     assert found.by_kind == by_kind(by_formula)
     assert found.unknown == 0
+    assert total_bytes(by_formula) == sum(size for _, size in found.by_kind.values())
 
 
 def _chosen(given: list[str], towers: int) -> config.Config:
