@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -44,26 +43,23 @@ def code(words: Iterable[str]) -> str:
 
 def columns_of_csv() -> str:
     """Returns the columns of results.csv."""
-    sources = ("" if callable(c.source) else f"`{c.source}`" for c in columns.COLUMNS)
-    rows = ((f"`{c.name}`", s, _type_and_unit(c), c.meaning) for c, s in zip(columns.COLUMNS, sources, strict=True))
-    return table(("column", "in the record", "type and unit", "meaning"), rows)
+    sources = {c: "" if callable(c.source) else c.source for c in columns.COLUMNS}
+    plain = [c for c, source in sources.items() if not c.meaning and source.rpartition(".")[2] == c.name]
+    rows = ((f"`{c.name}`", source and f"`{source}`", c.meaning) for c, source in sources.items() if c not in plain)
+    named = f"Columns that are named as their field: {code(sources[c] for c in plain)}."
+    return f"{table(('column', 'in the record', 'meaning'), rows)}\n\n{named}"
 
 
 def public_columns() -> str:
     """Returns the columns of a public table."""
-    rows = ((f"`{c.name}`", c.meaning, _type_and_unit(c), "yes" if c.required else "") for c in public_table.COLUMNS)
-    return table(("column", "meaning", "type and unit", "required"), rows)
-
-
-def _type_and_unit(column: columns.Column | public_table.PublicColumn) -> str:
-    return ", ".join(filter(None, (column.kind.__name__, column.unit)))
+    rows = ((f"`{c.name}`", c.meaning, c.unit, "yes" if c.required else "") for c in public_table.COLUMNS)
+    return table(("column", "meaning", "unit", "required"), rows)
 
 
 def fields(part: type[msgspec.Struct]) -> str:
     """Returns the fields of a part of the record."""
-    hints, meanings = typing.get_type_hints(part), attributes(part)
-    names = part.__struct_fields__
-    return table(("field", "type", "meaning"), ((f"`{n}`", f"`{_json_type(hints[n])}`", meanings[n]) for n in names))
+    meanings = attributes(part)
+    return table(("field", "meaning"), ((f"`{name}`", meanings[name]) for name in part.__struct_fields__))
 
 
 def record_schema() -> str:
@@ -78,25 +74,6 @@ def attributes(of: type) -> dict[str, str]:
     section = inspect.cleandoc(of.__doc__ or "").partition("Attributes:\n")[2]
     entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
     return {name: " ".join(text.split()).removesuffix(".").replace("None", "null") for name, text in entries}
-
-
-def _json_type(hint: Any) -> str:
-    """Returns the type of a field in JSON, in the notation of TypeScript."""
-    outer, inner = typing.get_origin(hint), typing.get_args(hint)
-    if outer in (list, Sequence):
-        item = _json_type(inner[0])
-        return f"({item})[]" if " " in item else f"{item}[]"
-    if outer is Mapping:
-        return "object" if inner[-1] is Any else f"{{[name]: {_json_type(inner[-1])}}}"
-    if outer is Literal:
-        return str(inner[0])
-    if inner:
-        return " or ".join(dict.fromkeys(map(_json_type, inner)))
-    if issubclass(hint, msgspec.Struct):
-        return "object"
-    if hint is type(None):
-        return "null"
-    return "string" if issubclass(hint, str) else "number"
 
 
 def models() -> str:
@@ -203,16 +180,9 @@ def measured() -> str:
 
 def reached() -> str:
     """Returns the shares of peaks that runs reach, as `predict` uses them."""
-    header = ("number", "slow end", "usual", "fast end", *(f"without {bed}" for bed in _BEDS), "meaning")
-    rows = (
-        (
-            f"`{row['name']}`",
-            *(row[column] for column in ("low", "usual", "high", *(f"without_{bed}" for bed in _BEDS))),
-            row["meaning"],
-        )
-        for row in published_table("reached")
-    )
-    return table(header, rows)
+    rows = published_table("reached")
+    cells = ((f"`{row['name']}`", *(row[column] for column in ("low", "usual", "high", "meaning"))) for row in rows)
+    return table(("number", "slow end", "usual", "fast end", "meaning"), cells)
 
 
 def judged() -> str:
@@ -221,9 +191,5 @@ def judged() -> str:
     tables = {
         "Errors, in %": judge.summary_table(rows),
         "Missed by more than 10 %, or outside the interval": judge.misses_table(rows),
-        "Targets": judge.targets_table(judge.targets(rows)),
     }
     return "\n\n".join("\n".join([f"### {title}", "", *table.markdown()]) for title, table in tables.items())
-
-
-_BEDS = ("dgx-1-p100", "gce-k80", "ec2-p2.8xlarge")
