@@ -105,7 +105,9 @@ def of_suite(path: Path) -> list[dict[str, list[str]]]:
     try:
         tables = parse_toml(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"--suite={path}: {error}. A suite is a TOML file with a table [[grid]] per grid.") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        instead = "A suite is a TOML file with a table [[grid]] per grid."
+        raise UsageError(f"--suite={path} cannot be read: {reason}. {instead}") from error
     grids = tables.pop("grid", None)
     if tables or not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in grids):
         raise UsageError(f"--suite={path}: a suite contains only tables [[grid]], with flags as keys.")
