@@ -97,7 +97,7 @@ def _meant(flag: Flag, value: Any) -> Any:
     if isinstance(value, str) and _NEXT_FLAG.search(value) and not flag.name.endswith("command"):
         raise UsageError(
             f"--{flag.name}='{shortened(value)}' is one word with another flag in it: quote each flag by itself, and "
-            "in a list, as of a container's arguments, make each an item of its own."
+            "in a list, such as a container's arguments, make each a separate item."
         )
     return local_path(value, f"--{flag.name}: ", or_address=flag.addresses) if flag.path and value else value
 
