@@ -220,7 +220,7 @@ def decide(
     if precision == "tf32" and not on_gpu:
         _refuse_tf32(onednn)
     if not computing.fused_bn and computing.xla != "off" and not on_gpu:
-        notices += ("--nofused_bn: XLA compiles its own kernels for batch normalisation, fused or not.",)
+        notices += ("--nofused_bn: XLA compiles batch normalisation to kernels of its own, fused or not.",)
     return computing, notices
 
 
