@@ -142,7 +142,7 @@ def _of_run(verb: Verb) -> list[str]:
     names = [f"--{flag.name}" for group in RUN_FLAGS.values() for flag in group if flag in own]
     if len(names) <= _MOST_NAMES:
         return [f"As for [`run`](flags.md): {code(names)}."] if names else []
-    return [f"And [flags of `run`](flags.md), which `run_bench.py help {verb.name} --helpfull` lists."]
+    return ["And [flags of `run`](flags.md)."]
 
 
 def _sentence(phrase: str) -> str:
@@ -227,7 +227,7 @@ def _reductions() -> str:
 
 
 def _pages() -> str:
-    """Returns lists of all pages of the site, in its order, with the first sentence of each."""
+    """Returns lists of all pages of the site, in its order."""
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
     alone = [entry for entry in nav if isinstance(entry, str)]
     sections = [part for entry in nav if isinstance(entry, dict) for part in entry.items()]
@@ -238,14 +238,13 @@ def _pages() -> str:
 def _contents(entries: Sequence[Any]) -> str:
     if any(isinstance(entry, dict) for entry in entries):
         return "\n\n".join(f"### {title}\n\n{_contents(part)}" for entry in entries for title, part in entry.items())
-    return "\n".join(f"- {_first_lines(name)}" for name in entries if name != "index.md")
+    return "\n".join(f"- {_link(name)}" for name in entries if name != "index.md")
 
 
-def _first_lines(name: str) -> str:
-    """Returns a link to a page and its first sentence, without links."""
-    title, paragraph = (ROOT / "docs" / name).read_text(encoding="utf-8").split("\n\n")[:2]
-    text = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", " ".join(paragraph.split()))
-    return f"[{title.removeprefix('# ')}]({name}). {re.split(r'(?<=[.?])(?= |$)', text)[0].rstrip('.:')}."
+def _link(name: str) -> str:
+    """Returns a link to a page, with its title."""
+    title = (ROOT / "docs" / name).read_text(encoding="utf-8").partition("\n")[0]
+    return f"[{title.removeprefix('# ')}]({name})"
 
 
 TABLES: Mapping[str, Callable[[], str]] = {

@@ -49,8 +49,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         images_per_step: images of one global step over all devices; None if a step has no images.
         startup_seconds: from the start of the process to the start of the first step.
         startup_phases_seconds: its parts, in order: `Python` (with the suite's modules), `TensorFlow` (its import),
-            `cluster` (until all tasks agree), `graph`, `variables` (session, initialisation, filling the input). In a
-            cluster, those of the slowest worker.
+            `cluster` (until all tasks agree), `graph`, `variables` (until the first step). In a cluster, those of the
+            slowest worker.
         first_step_seconds: the first step alone, which includes graph optimisation and memory growth.
         warmup_step_seconds: the other steps before measuring.
         step_seconds: the measured steps.
@@ -59,20 +59,17 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         unmeasured_losses: the same of the steps that were taken between these for a summary or a profile, not measured.
         unmeasured_steps: the number of each of them in the training, counted from 1.
         peak_host_memory_bytes: largest resident set of the process until the end of the measured steps.
-        peak_gpu_memory_bytes: most memory that TensorFlow's allocator had in use on one GPU, or on one part of a split
-            GPU, in a traced step, without the CUDA context; None if no step could be traced. In PyTorch, what its
-            allocator had in use in a step after the measured ones.
+        peak_gpu_memory_bytes: most memory that the allocator of TensorFlow or PyTorch had in use on one GPU, or on one
+            part of a split GPU, in a step after the measured ones, without the CUDA context; None if unknown.
         replica_drift: largest absolute difference between copies of a variable that must be equal; None if there is
             one copy, or copies may differ.
-        tower_step_seconds: the measured steps of each asynchronous tower, or worker; otherwise empty. A global step is
-            then as many completed tower steps as there are towers.
+        tower_step_seconds: the measured steps of each asynchronous tower, or worker; otherwise empty.
         staleness_counts: how many asynchronous tower steps applied a gradient of weights that were 0, 1, 2 ... updates
             old.
         worker_step_seconds: in a cluster, the measured steps of each worker, by its own clock.
         worker_compute_seconds: the same, from the start of a step until the worker has its gradients.
-        tower_compute_seconds: of a few traced steps after the measured ones, each tower's time from its first operation
-            until its gradients are ready; in a cluster, the towers of worker 0 first. Empty with fewer than two towers
-            in a process, and for asynchronous towers.
+        tower_compute_seconds: of a few traced steps after the measured ones, each synchronous tower's time from its
+            first operation until its gradients are ready; in a cluster, the towers of worker 0 first.
         message_bytes: size of the all-reduced message of one tower; None if there is none.
         largest_error: largest relative difference (absolute below 1) of an all-reduce to the mean in NumPy.
         top_1_accuracies: share of a step's images classified correctly before its update; empty unless requested.
@@ -93,7 +90,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         evaluations: of the validation set, in their order: `step` and `epochs` of the training, number of `images`,
             `top_1_accuracy`, `top_5_accuracy`, mean `loss`, `seconds` that it took; a loss that is not finite is None.
         seconds_to_accuracy: from the first step of this run to the end of the evaluation that reached
-            `--stop_at_top_1_accuracy`, with everything between; None if none did.
+            `--stop_at_top_1_accuracy`; None if none did.
         telemetry: for each process that measured, its host and physical GPUs during the measured steps; unknown values
             are None.
     """

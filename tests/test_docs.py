@@ -50,6 +50,7 @@ OF_OTHERS = {
     "docker": ("target", "gpus", "ipc", "shm-size"),
     "mpirun": ("bind-to", "map-by", "tag-output"),
     "numactl": ("cpunodebind", "membind"),
+    "pip": ("no-deps",),
     "pytest, in tests/conftest.py": ("share",),
     "tools.peers": ("again", "keep", "python", "repeats"),
     "the way flags are written": ("name", "noname", "flagfile", "preset", "help", "helpfull"),

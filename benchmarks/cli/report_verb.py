@@ -113,7 +113,7 @@ def _export(records: Sequence[Record], values: Mapping[str, Any], sources: Seque
         raise UsageError("--against is about the table and the page: omit --output_format.")
     if values["table"] is not None and not form.has_tables:
         with_tables = ", ".join(other_name for other_name, other in FORMATS.items() if other.has_tables)
-        raise UsageError(f"--table={values['table']}: {name} has a view of its own. Tables are for {with_tables}.")
+        raise UsageError(f"--table={values['table']}: {name} has no such tables. They are for {with_tables}.")
     if form.is_binary and values["output"] is None:
         raise UsageError(f"--output_format={name} is not text: give --output=FILE, too.")
     try:

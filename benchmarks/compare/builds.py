@@ -228,7 +228,7 @@ def repository_of(names: Iterable[str]) -> Repository:
         if root != roots[first]:
             raise UsageError(
                 f"--model={first} belongs to the repository {roots[first]}, and {name} to {root}: compare the "
-                "revisions of each in a command of its own."
+                "revisions of each in a separate command."
             )
     return Repository(roots[first], roots[first] == suite, models)
 

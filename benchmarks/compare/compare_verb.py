@@ -114,7 +114,7 @@ def run_compare(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     if len(words) != 2:
         raise UsageError(
             "compare: name two files of records, first the base, such as compare main/results.jsonl "
-            f"branch/results.jsonl; {len(words)} were given."
+            f"branch/results.jsonl; given: {len(words)}."
         )
     threshold = QUIET_THRESHOLD if values["threshold"] is None else values["threshold"] / 100
     base, candidate = (record_files.chosen(record_files.paths([word]), values["where"]) for word in words)

@@ -224,7 +224,7 @@ def read_files(arguments: Sequence[str], inside: Sequence[str] = ()) -> list[str
         if _NEXT_FLAG.search(word) and not flag.partition("=")[0].endswith("command"):
             raise UsageError(
                 f"{f'{inside[-1]}: ' if inside else ''}'{shortened(word)}' has several flags, or a flag and a comment: "
-                "quote each flag by itself; in a list, as of a container's arguments, make each an item of its own, "
+                "quote each flag by itself; in a list, such as a container's arguments, make each a separate item, "
                 "and in a file write each on its own line."
             )
         name, equals, value = word.partition("=")

@@ -54,7 +54,7 @@ def decide(
     elif cluster and cluster.num_workers > 1 and manager not in IN_GRAPH:
         problem = "workers would wait for each other's penalty"
     elif num_devices > 1 and not MANAGERS[manager].exchanges_gradients:
-        problem = f"under {manager} every tower has weights of its own"
+        problem = f"under {manager} every tower has its own weights"
     loss = "base_loss" if problem or asked == "base_loss" else "total_loss"
     output = filled(Output, given, loss_type_to_report=loss, trackers=targets_of(given))
     if problem and asked == "total_loss":

@@ -248,7 +248,7 @@ def _probe(name: str, num_classes: int, directory: Path, python_path: str) -> Fa
         UsageError: it cannot be built, or is not one that can be trained here.
     """
     if is_code(name):
-        warn(f"--model={name}: its code is executed now, in a process of its own, to find its images and classes.")
+        warn(f"--model={name}: its code is executed now, in a separate process, to find its images and classes.")
     words = [sys.executable, "-m", _PROBE, name, str(num_classes)]
     root = str(subprocesses.RUN_BENCH.parent)
     variables = {

@@ -33,12 +33,12 @@ _LIMITS = {
     "CPU used by others": (1.0, "End it or wait for it, or keep it off these cores (taskset, cpusets)."),
     "CPU used by others in the container": (
         1.0,
-        "End what else runs in this container, or measure in one of its own.",
+        "End the other processes in this container, or measure in another container.",
     ),
     "CPU limit of the container": (
         0.0,  # cores without time of their own
-        "Threads on all cores use the limit up and are then stopped for a while: give the container cores of its own "
-        "(docker --cpuset-cpus, Kubernetes' static CPU manager), not a share of time, or start it with taskset.",
+        "Threads on all cores use up the limit and are then stopped for a while: reserve cores for the container "
+        "(docker --cpuset-cpus, Kubernetes' static CPU manager) instead of a share of time, or start it with taskset.",
     ),
     "stopped by the CPU limit": (
         0.0,  # share of the time

@@ -105,7 +105,9 @@ def of_suite(path: Path) -> list[dict[str, list[str]]]:
     try:
         tables = parse_toml(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"--suite={path}: {error}. A suite is a TOML file with a table [[grid]] per grid.") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        instead = "A suite is a TOML file with a table [[grid]] per grid."
+        raise UsageError(f"--suite={path} cannot be read: {reason}. {instead}") from error
     grids = tables.pop("grid", None)
     if tables or not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in grids):
         raise UsageError(f"--suite={path}: a suite contains only tables [[grid]], with flags as keys.")
@@ -229,7 +231,7 @@ def require_own_tasks(cell: Cell) -> None:
     """Raises a `UsageError` if a cell would be one task of a cluster that others start."""
     if cell.config and cell.config.processes.cluster and not launch_plan.is_asked_for(_values(cell.arguments)):
         raise UsageError(
-            "A run in a process of its own cannot be one task of a cluster that others start, by flags or by "
+            "A run that is started here cannot be one task of a cluster that others start, by flags or by "
             "TF_CONFIG: start all tasks with local_cluster or hosts, or unset TF_CONFIG."
         )
 

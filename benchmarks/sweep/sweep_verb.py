@@ -213,7 +213,7 @@ VERB = Verb(
     SWEEP_FLAGS,
     lambda given, command: run_sweep(given.values, command),
     takes="lists",
-    details="Flags of a run take comma lists. Each combination runs in a process of its own. --model=all is every "
+    details="Flags of a run take comma lists. Each combination runs in a fresh process. --model=all is every "
     "model. --output_format=json prints a record per line.",
     examples=("sweep --model=resnet50,vgg16 --num_gpus=1,2,4,8", "sweep --preset=scaling --dry_run"),
 )

@@ -96,7 +96,7 @@ def test_what_the_encoding_lacks_is_escaped_as_in_json(monkeypatch: pytest.Monke
 
 
 class Clock:
-    """Seconds that pass only when a test says so."""
+    """Seconds that pass only when a test advances them."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -235,7 +235,7 @@ def test_without_a_terminal_only_what_takes_long_is_a_line(
     monkeypatch: pytest.MonkeyPatch,
     term: str | None,
 ) -> None:
-    """A terminal that cannot be drawn on is none; without a variable, stderr is a file."""
+    """A terminal that cannot be drawn on counts as none; without a variable, stderr is a file."""
     if term:
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
         monkeypatch.setenv("TERM", term)
@@ -300,7 +300,7 @@ def test_a_stopped_terminal_is_not_waited_for(clock: Clock, shown: Progress, mon
 def test_stderr_is_found_while_its_descriptor_is_another_file(
     clock: Clock, shown: Progress, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The import of TensorFlow redirects descriptor 2: what takes long is reported all the same."""
+    """The import of TensorFlow redirects descriptor 2: long work is still reported."""
     real = os.dup(2)
     with open(os.devnull, "w") as hidden, open(2, "w", closefd=False) as stderr, monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", stderr)

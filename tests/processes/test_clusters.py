@@ -50,7 +50,7 @@ def test_the_guides_four_commands(start_cluster: StartCluster, records: Records)
 
 
 @pytest.mark.rotates
-def test_workers_that_infer_fetch_weights_and_wait_for_nobody(run_process: RunBench, records: Records) -> None:
+def test_workers_that_infer_fetch_weights_and_do_not_wait(run_process: RunBench, records: Records) -> None:
     done = run_process(*SMALL, "--forward_only", *local("ps:1,worker:2"), "--variable_update=parameter_server")
     assert done.status == 0, done.stderr
     (record,) = records()
@@ -88,7 +88,7 @@ def test_workers_leave_out_the_same_updates(run_process: RunBench, records: Reco
 def test_mnist_on_two_servers_and_two_workers_in_any_order(
     start_cluster: StartCluster, run_process: RunBench, records: Records
 ) -> None:
-    """The classic example: connection errors until all are there, and only one worker completes. Not here."""
+    """In the classic example, connections fail until all tasks run, and only one worker completes; not here."""
     made = run_process("data", "make_mnist", "mnist", "--train_images=600")
     assert made.status == 0, made.stderr
     flags = ("--model=mlp", "--data_dir=mnist", "--device=cpu", "--batch_size=20", "--num_batches=30")
@@ -149,7 +149,7 @@ def losses_under_parameter_server(tmp_path_factory: pytest.TempPathFactory) -> l
 @pytest.mark.row("S0.4")
 @pytest.mark.slow
 @rotating("manager", [name for name in MANAGERS if name not in ALONE_OR_ABOVE], first=2)
-def test_losses_do_not_depend_on_who_the_client_is(
+def test_losses_do_not_depend_on_which_task_is_the_client(
     manager: str, losses_under_parameter_server: list[float], run_process: RunBench, records: Records
 ) -> None:
     """One client or one per worker, one copy of the weights or one per tower: the same images, the same losses.
@@ -187,7 +187,7 @@ def test_the_arithmetic_across_processes(cluster: str, towers: int, not_here: in
 )
 @pytest.mark.rotates
 @pytest.mark.parametrize(("manager", "cluster"), [("local_sgd", "worker:2"), ("parameter_server", "ps:1,worker:2")])
-def test_the_leader_is_told_why_another_goes(
+def test_the_leader_reports_why_another_task_ended(
     run_process: RunBench, records: Records, tmp_path: Path, manager: str, cluster: str
 ) -> None:
     """One of two files is damaged, and by the seed it is read by one worker or the other.
@@ -354,7 +354,7 @@ def test_a_cluster_of_ipv6_addresses(start_cluster: StartCluster, records: Recor
 
 @pytest.mark.fault("R7", "worker 1 is never started", survives="the others end with status 6 and name it")
 @pytest.mark.slow
-def test_a_task_that_never_comes_is_named(start_cluster: StartCluster) -> None:
+def test_a_missing_task_is_named(start_cluster: StartCluster) -> None:
     tasks = start_cluster(*SMALL, "--start_timeout_seconds=2", order=("worker 0", "ps 0"))
     assert set(tasks.statuses(300).values()) == {6}
     for task in tasks.processes:
@@ -365,7 +365,7 @@ def test_a_task_that_never_comes_is_named(start_cluster: StartCluster) -> None:
 
 
 @pytest.mark.rotates
-def test_tasks_that_do_not_agree_are_told(start_cluster: StartCluster) -> None:
+def test_tasks_that_disagree_report_it(start_cluster: StartCluster) -> None:
     tasks = start_cluster(
         *SMALL, "--variable_update=collective_all_reduce", ps=0, per_task={"worker 1": ("--batch_size=3",)}
     )
@@ -416,7 +416,7 @@ def test_every_task_names_lists_that_differ(start_cluster: StartCluster, how: st
     "R5", "Ctrl-C of a local cluster that measures", survives="status 130, one record, no process is left"
 )
 @pytest.mark.slow
-def test_ctrl_c_leaves_a_record_and_nobody(tmp_path: Path, records: Records) -> None:
+def test_ctrl_c_leaves_a_record_and_no_process(tmp_path: Path, records: Records) -> None:
     flags = (*SMALL[:-1], "--num_batches=100000", "--display_every=1", *local("ps:1,worker:2"))
     process = measuring(tmp_path, *flags)
     # The launcher, its tasks, and the shell that ends them if it is killed.

@@ -103,7 +103,7 @@ def test_several_run_at_once_and_only_the_late_one_is_killed(log: IO[bytes], lim
     assert (slow.returncode, slow.timed_out) == (-signal.SIGUSR1, True)
 
 
-def test_each_has_its_own_variables_and_its_end_of_a_socket(log: IO[bytes]) -> None:
+def test_each_process_has_its_own_variables_and_its_end_of_a_socket(log: IO[bytes]) -> None:
     first, second = socket.socketpair()
     talk = "import os, socket; end = socket.socket(fileno=int(os.environ['END'])); "
     ended = subprocesses.supervise(
@@ -139,7 +139,7 @@ def test_a_kill_after_the_end_of_one_is_not_its_own(
     assert later.exists() and [each.out_of_memory for each in ended] == [False, True]
 
 
-def test_what_a_wrapper_has_started_holds_counts(log: IO[bytes]) -> None:
+def test_memory_of_a_process_that_a_wrapper_started_counts(log: IO[bytes]) -> None:
     held = "x = b'x' * 2**27; print('ready', flush=True); import time; time.sleep(60)"
     words = ["sh", "-c", f'{sys.executable} -c "{held}"; true']
     with subprocess.Popen(words, stdout=log, start_new_session=True) as process:
@@ -152,7 +152,7 @@ def test_what_a_wrapper_has_started_holds_counts(log: IO[bytes]) -> None:
     "R5", "kill -9 or SIGTERM of a process that has started another through a shell", survives="no process is left"
 )
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_what_a_wrapper_has_started_dies_with_us(log: IO[bytes], tmp_path: Path, number: int) -> None:
+def test_processes_that_a_wrapper_started_die_with_this_process(log: IO[bytes], tmp_path: Path, number: int) -> None:
     """If this process is killed, the kernel ends the wrapper alone."""
     wrapped = f"echo $$ > {tmp_path}/wrapper; sh -c 'echo $$ > {tmp_path}/named; exec sleep 600'; true"
     code = (
@@ -173,7 +173,7 @@ def _guards_of(pid: int) -> list[psutil.Process]:
     return [child for child in psutil.Process(pid).children() if "read _" in " ".join(child.cmdline())]
 
 
-def test_a_script_for_the_case_of_death_is_not_run_in_life(tmp_path: Path) -> None:
+def test_the_script_for_the_death_of_this_process_does_not_run_before_it(tmp_path: Path) -> None:
     for fails in (False, True):
         with contextlib.suppress(RuntimeError), subprocesses.if_killed('touch "$1"', str(tmp_path / "ran")):
             if fails:
@@ -181,14 +181,14 @@ def test_a_script_for_the_case_of_death_is_not_run_in_life(tmp_path: Path) -> No
     assert not (tmp_path / "ran").exists()
 
 
-def test_if_one_cannot_be_started_none_is_left(log: IO[bytes], tmp_path: Path) -> None:
+def test_if_a_process_cannot_be_started_none_remains(log: IO[bytes], tmp_path: Path) -> None:
     nowhere = Command(words=[str(tmp_path / "nowhere")], stdout=log, stderr=log)
     with pytest.raises(FileNotFoundError):
         subprocesses.supervise(python("import time; time.sleep(60)", log), nowhere, timeout_seconds=60.0)
     assert not [child for child in psutil.Process().children() if "time.sleep(60)" in child.cmdline()]
 
 
-def test_what_a_dead_one_leaves_behind_keeps_nobody_waiting(log: IO[bytes]) -> None:
+def test_children_of_a_dead_process_delay_nothing(log: IO[bytes]) -> None:
     first, second = socket.socketpair()
     listens = "import os, socket; print(socket.socket(fileno=int(os.environ['END'])).recv(9))"
     leaves = (
@@ -241,7 +241,7 @@ def test_a_signal_is_handed_to_those_that_end_in_order(
     assert stopped(interruption.value).number == number and said(log).count("in order") == 2
 
 
-def test_a_second_signal_leaves_nobody_behind(log: IO[bytes]) -> None:
+def test_after_a_second_signal_no_process_remains(log: IO[bytes]) -> None:
     code = (
         "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)']).pid, flush=True); time.sleep(99)"
@@ -275,7 +275,7 @@ def test_a_signal_that_comes_while_a_process_is_forked_is_not_lost(log: IO[bytes
     assert (ended.returncode, said(log)) == (128 + number, "")
 
 
-def test_one_that_goes_on_is_not_stopped(log: IO[bytes]) -> None:
+def test_a_process_that_continues_is_not_stopped(log: IO[bytes]) -> None:
     with subprocess.Popen([sys.executable, "-Sc", "import time; time.sleep(60)"]) as process:
         child = subprocesses._Child(python("", log), process)
         for number, stopped in [(signal.SIGCONT, False), (signal.SIGSTOP, True), (signal.SIGCONT, False)]:

@@ -30,7 +30,7 @@ MEGABYTE = 2**20
 
 
 class Memory:
-    """Holds a run of a batch if its fixed part and its images find room."""
+    """A run of a batch fits if there is room for its fixed part and its images."""
 
     def __init__(self, room: int, *, fixed: int = 500, per_image: int = 10, tells: bool = True) -> None:
         self._room, self._fixed, self._per_image, self._tells = room, fixed, per_image, tells
@@ -60,7 +60,7 @@ def test_doubling_then_halving_in_multiples_of_eight() -> None:
     assert memory.tried == [16, 32, 64, 128, 96, 80, 88]
 
 
-def test_there_is_an_end_to_doubling() -> None:
+def test_doubling_ends() -> None:
     memory = Memory(10**9)
     assert largest_that_fits(100, memory.probe) == (4096, "More than 4096 images are not tried.")
     assert memory.tried[-1] == 4096
@@ -70,7 +70,7 @@ def test_there_is_an_end_to_doubling() -> None:
 
 @pytest.mark.parametrize("per_image", [1, 10, 100])
 @pytest.mark.parametrize("fixed", [0, 500, 5000])
-def test_the_host_is_never_driven_over_its_room(per_image: int, fixed: int) -> None:
+def test_no_trial_exceeds_the_memory_of_the_host(per_image: int, fixed: int) -> None:
     room = 10_000
     memory = Memory(10**9, fixed=fixed, per_image=per_image)
     largest, limit = largest_that_fits(32, memory.probe, room_bytes=room * MEGABYTE)
@@ -82,19 +82,19 @@ def test_the_host_is_never_driven_over_its_room(per_image: int, fixed: int) -> N
 
 
 @pytest.mark.parametrize(("truth", "left"), [(1, 1), (2, 1), (5, 4), (8, 7), (16, 8), (96, 80), (1000, 896)])
-def test_headroom_leaves_a_tenth_free_at_least(truth: int, left: int) -> None:
+def test_headroom_leaves_at_least_a_tenth_free(truth: int, left: int) -> None:
     largest, limit = largest_that_fits(truth, Memory(500 + 10 * truth).probe, headroom=0.1)
     assert largest == left
     assert (f"{truth} fit, and 10% is left free" in limit) == (truth > 1)
 
 
-def test_without_peaks_nothing_is_foreseen() -> None:
+def test_without_measured_peaks_no_memory_is_predicted() -> None:
     memory = Memory(10**9, tells=False)
     assert largest_that_fits(8, memory.probe, room_bytes=1.0)[0] == 4096
 
 
 class Trials:
-    """Stands for the processes: batches of up to `most` images fit, and what is more ends as is said."""
+    """Stands for the processes: batches of up to `most` images fit; larger ones end as requested."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -165,7 +165,7 @@ def test_a_directory_that_cannot_be_written_is_refused_before_the_search(trials:
 
 
 @pytest.mark.parametrize("reason", ["InternalError: no algorithm worked", "Ended by signal 9 (Killed)."])
-def test_a_crash_where_less_went_well_did_not_fit(trials: Trials, reason: str) -> None:
+def test_a_crash_counts_as_too_large_if_less_has_run(trials: Trials, reason: str) -> None:
     trials.otherwise = (Status.CRASH, reason)
     resolved = _resolve()
     assert resolved.workload.batch_per_device == 96
@@ -204,7 +204,7 @@ def test_other_failures_end_the_search(trials: Trials, otherwise: tuple[Status, 
         _resolve()
 
 
-def test_if_nothing_fits_that_is_the_error(trials: Trials) -> None:
+def test_if_no_batch_fits_the_search_fails(trials: Trials) -> None:
     trials.most = 0
     with pytest.raises(OutOfMemoryError, match="not even one image fits. 1 do not fit: oom"):
         _resolve()
@@ -220,13 +220,13 @@ def test_if_nothing_fits_that_is_the_error(trials: Trials) -> None:
         (["run", "--batch_size=many"], "'many' is not a whole number, and not auto"),
     ],
 )
-def test_elsewhere_auto_gets_a_sentence(trials: Trials, words: list[str], sentence: str) -> None:
+def test_commands_that_need_a_number_reject_auto(trials: Trials, words: list[str], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         main.dispatch(words)
     assert not trials.cells
 
 
-def test_in_a_grid_auto_is_a_cell_that_cannot_be() -> None:
+def test_auto_is_an_impossible_cell_of_a_grid() -> None:
     auto, eight = grid.cells([{"batch_size": ["auto", "8"], "device": ["cpu"]}], lambda: 0)
     assert "found by trying" in auto.why_not and eight.config.workload.batch_per_device == 8
 

@@ -340,7 +340,7 @@ def test_a_function_of_a_file_trains(run_bench: RunBench, own: Path, records: Re
     done = run_bench(*words)
     assert done.status == 0, done.stderr
     assert "own model" in done.stdout and "a line on stdout" not in done.stdout
-    assert f"--model={own}:build: its code is executed now, in a process of its own" in done.stderr
+    assert f"--model={own}:build: its code is executed now, in a separate process" in done.stderr
     (record,) = records()
     assert record["config"]["num_classes"] == 10 and len(record["config"]["model_digest"]) == 12
     assert record["model"]["parameters"] == (3 * 9 + 1) * 4 + 2 * 4 + (30 * 30 * 4 + 1) * 10

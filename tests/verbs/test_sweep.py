@@ -531,7 +531,7 @@ def test_a_suite_is_several_grids(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[[grid]", "suite.toml"),
+        ("[[grid]", "suite.toml cannot be read: "),
         ("model = 'vgg16'", "[[grid]]"),
         ("[[grid]]\nmodle = 'vgg16'", "Did you mean 'model'?"),
         ("[[grid]]\nprint_config = true", "for all runs together"),
@@ -551,6 +551,11 @@ def test_a_bad_suite_is_named(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(UsageError) as error:
         grid.wanted(_values(f"--suite={tmp_path / 'suite.toml'}"), lambda: 0)
     assert words in str(error.value)
+
+
+def test_a_missing_suite_is_named_without_a_number_of_the_error() -> None:
+    with pytest.raises(UsageError, match=r"^--suite=nowhere\.toml cannot be read: No such file or directory\. A suite"):
+        grid.wanted(_values("--suite=nowhere.toml"), lambda: 0)
 
 
 @pytest.mark.row("U1.5")

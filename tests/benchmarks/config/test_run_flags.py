@@ -70,13 +70,13 @@ def test_a_path_means_what_it_means_to_a_shell(
         ("\u201c/results\u201d", "takes away quotes"),  # of a web page
     ],
 )
-def test_a_path_that_is_none_of_this_host_is_refused(given: str, words: str) -> None:
+def test_a_path_that_is_not_on_this_host_is_refused(given: str, words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:
         flag.parse([f"--output_dir={given}"], run_flags.RUN_FLAGS)
     assert "secret" not in str(caught.value)
 
 
-def test_a_user_without_a_home_is_told_to_set_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_is_asked_to_set_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a number that /etc/passwd lacks
     with pytest.raises(UsageError, match="--output_dir: '~/x': this user has no home directory: set HOME"):
         flag.parse(["--output_dir=~/x"], run_flags.RUN_FLAGS)
@@ -99,7 +99,7 @@ def test_a_flagfile_is_read(tmp_path: Path, lines: str) -> None:
         assert [parsed.values[name] for name in ("xla", "model", "num_gpus")] == ["jit", "alexnet", 4]
 
 
-def test_a_command_in_a_flagfile_may_have_flags_of_its_own(tmp_path: Path) -> None:
+def test_a_command_in_a_flagfile_may_have_its_own_flags(tmp_path: Path) -> None:
     line = "--base_command=python run_bench.py --model=vgg16"
     (tmp_path / "flags").write_text(line)
     assert flag.read_files([f"--flagfile={tmp_path / 'flags'}"]) == [line]

@@ -33,7 +33,7 @@ def session_on(num_devices: int) -> Iterator[Any]:
         yield session
 
 
-def test_logical_cpu_devices_are_there_under_their_names() -> None:
+def test_logical_cpu_devices_exist_under_their_names() -> None:
     plan = device_plan.plan(Devices(num_devices=3), shared_on="gpu")
     assert plan.towers == ("/cpu:0", "/cpu:1", "/cpu:2")
     assert plan.shared == plan.towers

@@ -9,7 +9,7 @@ from benchmarks.measure.timing import Numbers, Phase, Taken, run_phase, timed
 
 
 class FakeClock:
-    """Time passes only when it is told to."""
+    """Time passes only when a test advances it."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -107,8 +107,8 @@ def test_what_no_step_needs_is_built_when_it_is_called() -> None:
             ("--local_cluster=worker:2", "--variable_update=collective_all_reduce"),
             "workers would wait for each other's penalty",
         ),
-        (("--variable_update=independent", "--num_gpus=2"), "under independent every tower has weights of its own"),
-        (("--variable_update=local_sgd", "--num_gpus=2"), "under local_sgd every tower has weights of its own"),
+        (("--variable_update=independent", "--num_gpus=2"), "under independent every tower has its own weights"),
+        (("--variable_update=local_sgd", "--num_gpus=2"), "under local_sgd every tower has its own weights"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
