@@ -185,14 +185,16 @@ class Rates:
         )
 
     def _computing(self, newest_first: Sequence[Record], config: Config, flops_per_image: float) -> Rate | None:
-        """Returns images/s of one device: of the model's fastest run, if possible with the same batch; or expected."""
+        """Returns images/s of one device: of the model's fastest run, first of equal batch and XLA; or expected."""
         workload, precision = config.workload, config.computing.precision
         runs = [run for run in newest_first if not self.hardware_is_given and _is_alone(run, workload, precision)]
         if runs:
-            batch = workload.batch_per_device
-            best = max(runs, key=lambda run: (_batch(run) == batch, run.derived.images_per_sec))
-            assert best.derived.images_per_sec
-            return Rate(best.derived.images_per_sec, f"run {best.identity.run_id}, batch {_batch(best)}")
+            for name, value in (("batch_per_device", workload.batch_per_device), ("xla", config.computing.xla)):
+                runs = [run for run in runs if run.config.get(name) == value] or runs
+            best = max(runs, key=lambda run: run.derived.images_per_sec or 0.0)
+            rate, batch = best.derived.images_per_sec, best.config.get("batch_per_device")
+            assert rate
+            return Rate(rate, f"run {best.identity.run_id}, batch {batch}")
         peak = self.peak_flops_per_sec
         if not peak:
             return None
@@ -317,10 +319,6 @@ def _is_alone(record: Record, workload: Workload, precision: str) -> bool:
     towers = (record.config.get("num_devices"), record.config.get("num_workers", 1))
     is_own = record.config.get("variable_update") not in REFERENCE_LOOPS
     return record.kind is Kind.RUN and same and is_own and towers == (1, 1) and bool(record.derived.images_per_sec)
-
-
-def _batch(record: Record) -> Any:
-    return record.config.get("batch_per_device")
 
 
 def _sending(

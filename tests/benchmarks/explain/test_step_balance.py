@@ -98,12 +98,13 @@ def test_a_step_of_hardly_any_operations_is_not_expected_to_take_no_time() -> No
     assert "a step takes 1 ms at least" in few.images_per_sec.source
 
 
-def test_of_runs_those_of_the_model_on_one_device_count_and_first_those_with_the_same_batch() -> None:
+def test_of_runs_those_of_the_model_on_one_device_count_and_first_those_with_the_same_batch_and_xla() -> None:
     """The fastest of these has 1000 images/s; the faster ones are something else."""
-    wanted = fake_run(batch_per_device=64, step_seconds=0.064)
+    wanted = fake_run(batch_per_device=64, step_seconds=0.064, xla="off")
     records = [
-        fake_run(batch_per_device=64, step_seconds=0.08),
+        fake_run(batch_per_device=64, step_seconds=0.08, xla="off"),
         wanted,
+        fake_run(batch_per_device=64, step_seconds=0.04, xla="jit"),
         fake_run(batch_per_device=128, step_seconds=0.064),
         fake_run(batch_per_device=64, step_seconds=0.001, model="vgg16"),
         fake_run(batch_per_device=64, step_seconds=0.001, precision="fp16"),
