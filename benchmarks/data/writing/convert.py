@@ -100,10 +100,8 @@ def convert(
         for path, part in zip(paths, parts, strict=True):
             if not part.written:
                 advice = "" if isinstance(source, PhotoRecords) else ": pass a larger --images_per_shard"
-                raise DataError(
-                    f"{path} would be empty, since no photo of it can be used{advice}. The first one: "
-                    f"{part.left_out[0]}."
-                )
+                first = f"The first one: {part.left_out[0]}." if part.left_out else "Its source has none."
+                raise DataError(f"{path} would be empty, since no photo of it can be used{advice}. {first}")
             total.written += part.written
             total.encoded_anew += part.encoded_anew
             total.left_out += part.left_out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import shutil
@@ -235,6 +236,15 @@ def test_a_directory_whose_shards_were_removed_takes_another_conversion(folder: 
         shard.unlink()
     shutil.rmtree(next(folder.iterdir()))
     assert _convert(folder, tmp_path / "out", shards=2).written == len([*folder.rglob("*.JPEG")])
+
+
+def test_a_compressed_shard_without_a_record_is_named(fake_imagenet: Path, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    for file in fake_imagenet.iterdir():
+        content = b"" if file.name == "train-00002-of-00004" else file.read_bytes()
+        (tmp_path / "source" / file.name).write_bytes(gzip.compress(content))
+    with pytest.raises(DataError, match="train-00002-of-00004 would be empty, .* Its source has none"):
+        _convert(tmp_path / "source", tmp_path / "out")
 
 
 def test_a_shard_without_any_photo_is_no_data_set(folder: Path, tmp_path: Path) -> None:
