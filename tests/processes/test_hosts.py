@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clusters import SMALL
-from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Records
+from tests.support.clusters import SMALL, measuring
+from tests.support.commands import Records, RunBench
 
 ADDRESSES = [f"10.77.0.{number}" for number in (1, 2, 3)]
+ON_HOSTS = (f"--hosts={','.join(ADDRESSES)}", "--ssh")
 # Takes the place of ssh, which has the host and the command as its last words.
 FAKE_SSH = '#!/bin/sh\nfor word; do host=$last; last=$word; done\nexec ip netns exec "{prefix}-$host" sh -c "$last"\n'
 # The kernel takes a deleted namespace down in its own time, so no name is used twice.
@@ -25,9 +26,9 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Hosts:
-    """An environment in which `ssh` reaches the hosts, and the bridge's end of each host's cable."""
+    """The PATH with which `ssh` reaches the hosts, and the bridge's end of each host's cable."""
 
-    environment: dict[str, str]
+    path: str
     cables: list[str]
 
 
@@ -60,7 +61,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
         ssh.parent.mkdir()
         ssh.write_text(FAKE_SSH.format(prefix=prefix))
         ssh.chmod(0o755)
-        yield Hosts({**USER_ENVIRONMENT, "PATH": f"{ssh.parent}:{os.environ['PATH']}"}, cables)
+        yield Hosts(f"{ssh.parent}:{os.environ['PATH']}", cables)
     finally:
         for link in (*cables, bridge):
             with contextlib.suppress(subprocess.CalledProcessError):
@@ -70,41 +71,23 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
                 _ip("netns", "delete", f"{prefix}-{address}")
 
 
-def _start(tmp_path: Path, hosts: Hosts, *flags: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*RUN_BENCH, *flags, f"--hosts={','.join(ADDRESSES)}", "--ssh"],
-        cwd=tmp_path,
-        env=hosts.environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
 @pytest.mark.row("S2.3")
 @pytest.mark.slow
-def test_one_command_for_three_hosts(hosts: Hosts, tmp_path: Path, records: Records) -> None:
-    process = _start(tmp_path, hosts, *SMALL, "--variable_update=collective_all_reduce")
-    text, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, text
+def test_one_command_for_three_hosts(hosts: Hosts, run_process: RunBench, records: Records) -> None:
+    done = run_process(*SMALL, "--variable_update=collective_all_reduce", *ON_HOSTS, PATH=hosts.path).succeeded()
     (record,) = records()
     assert record["status"] == "ok"
     assert record["config"]["num_workers"] == record["config"]["num_hosts"] == 3
     assert len(record["measurement"]["worker_step_seconds"]) == 3
     assert record["identity"]["command"][-1] == "--ssh"
-    assert all(f"{address}:50001" in text for address in ADDRESSES)
+    assert all(f"{address}:50001" in done.stdout + done.stderr for address in ADDRESSES)
 
 
 @pytest.mark.rotates
 def test_a_host_that_is_cut_off(hosts: Hosts, tmp_path: Path, records: Records) -> None:
     """No process dies, and no connection is closed: packets just do not arrive any more."""
     flags = (*SMALL[:-1], "--num_batches=100000", "--display_every=1", "--variable_update=parameter_server")
-    process = _start(tmp_path, hosts, *flags)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("3\timages/sec"):
-            break
+    process = measuring(tmp_path, *flags, *ON_HOSTS, PATH=hosts.path)
     _ip("link", "set", hosts.cables[2], "down")
     # Its process is past our telling; that of `ssh` would be, too, so what is left of it is ended at last.
     text, _ = process.communicate(timeout=100)

@@ -32,12 +32,15 @@ def _may_have_a_private_network() -> bool:
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0
 
 
-def measuring(directory: Path, *flags: str) -> subprocess.Popen[str]:
-    """Starts a run that shows every step, and returns it when it has measured some, with a pipe of all its output."""
+def measuring(directory: Path, *flags: str, **variables: str) -> subprocess.Popen[str]:
+    """Starts a run that shows every step, and returns it when it has measured some, with a pipe of all its output.
+
+    Keyword arguments are environment variables.
+    """
     process = subprocess.Popen(
         [*RUN_BENCH, *flags],
         cwd=directory,
-        env=USER_ENVIRONMENT,
+        env={**USER_ENVIRONMENT, **variables},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
