@@ -198,7 +198,7 @@ def _checked(name: str) -> str:
 def code() -> dict[str, Any]:
     """Returns what facts of models depend on beside the models' own code: versions, and the code that makes models."""
     software, root = provenance.describe_software(), subprocesses.RUN_BENCH.parent
-    counting = ("training/flop_count.py", "training/model_facts.py", "explain/model_probe.py")
+    counting = ("training/flop_count.py", "training/model_facts.py", "explain/probed_model.py")
     files = [*root.glob("models/*.py"), *(root / "benchmarks" / name for name in counting)]
     digests = {path.name: digest_of(str(path)) for path in files}
     return {**{name: software[name] for name in ("keras_version", "tensorflow_version")}, "digests": digests}

@@ -199,11 +199,13 @@ def test_several_numbers_of_devices_share_a_table_of_winners(
         assert record["placement"]["devices"].startswith(f"{number} logical CPU devices sharing ")
 
 
-def test_when_time_is_over_no_message_is_begun(run_bench: RunBench) -> None:
+def test_when_time_is_over_no_message_is_begun(run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "2")
     done = run_bench(*SMALL, "--budget_seconds=0.001", "--all_reduce_spec=pscpu")
     assert done.status == ExitStatus.RUN_FAILED, "nothing was measured"
     assert "--budget_seconds=0.001 is over: 3 of 3 are left out." in done.stderr
     assert " ok" not in done.stdout
+    assert "TF_NUM_INTEROP_THREADS=2: it sets TensorFlow's threads" in done.stderr
 
 
 SMALL = ("allreduce", "--device=cpu", "--num_gpus=2", "--max_bytes=2K", "--model=trivial", "--num_batches=5")

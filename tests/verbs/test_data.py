@@ -138,16 +138,20 @@ def test_the_stages_of_the_input_are_measured(run_bench: RunBench, records: Reco
     assert run_bench("report", "out").status == 0, "a report of nothing but these is possible"
 
 
-def test_the_stages_of_small_images_are_measured(run_bench: RunBench, records: Records) -> None:
+def test_the_stages_of_small_images_are_measured(
+    run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_bench("data", "make_mnist", "digits")
     arguments = ("--device=cpu", "--model=mlp", "--data_dir=digits", "--stage_seconds=0.05")
     done = run_bench("input", *arguments)
     assert done.status == 0, done.stderr
     assert re.search(r"^batch +\d+", done.stdout, re.MULTILINE) and "bare decode" not in done.stdout
+    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "2")
     as_json = run_bench("input", *arguments, "--output_format=json")
     assert as_json.status == 0, as_json.stderr
     record = json.loads(as_json.stdout)
-    assert record["kind"] == "input" and record["derived"]["images_per_sec"] > 0
+    assert record["kind"] == "input" and record["derived"]["images_per_sec"] > 0 and record["model"]["title"]
+    assert record["warnings"][0].startswith("TF_NUM_INTEROP_THREADS=2: ") and record["warnings"][0] in as_json.stderr
     assert list(record["measurement"]["input_stages"]) == ["draw", "augment", "batch", "copy"]
     assert record["measurement"]["bare_decode_images_per_sec"] is None
     assert records()[1]["identity"] == record["identity"]

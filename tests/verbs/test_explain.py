@@ -226,9 +226,12 @@ def test_all_models_are_in_the_table(run_bench: RunBench, monkeypatch: pytest.Mo
     assert table.startswith("model  ") and named == table
 
 
-def test_without_flags_it_explains_what_run_would_do(run_bench: RunBench) -> None:
+def test_without_flags_it_explains_what_run_would_do(run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without GPUs, `run` takes the CPU, and the batch for it."""
-    assert "resnet50, 1 tower of 8: batch 8" in run_bench("explain").stdout
+    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "2")
+    done = run_bench("explain")
+    assert "resnet50, 1 tower of 8: batch 8" in done.stdout
+    assert "TF_NUM_INTEROP_THREADS=2: it sets TensorFlow's threads" in done.stderr
     assert "resnet50, 1 tower of 256: batch 256" in run_bench("explain", "--gpu=H100").stdout
 
 

@@ -17,7 +17,7 @@ from benchmarks import console
 from benchmarks.config import config, outside_models
 from benchmarks.config.outside_models import Facts
 from benchmarks.errors import UsageError
-from benchmarks.explain import data_flow, model_probe
+from benchmarks.explain import data_flow, probed_model
 from benchmarks.measure.run_log import RunLog
 from benchmarks.training import computing
 from models import building, outside_functions, specs
@@ -320,7 +320,7 @@ def _resolve(*words: str) -> config.Config:
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finds facts in this process, which has TensorFlow, and keeps none."""
-    monkeypatch.setattr(outside_models, "_facts", model_probe.find_facts)
+    monkeypatch.setattr(outside_models, "_facts", probed_model.find_facts)
 
 
 @pytest.mark.row("U1.2")
@@ -425,8 +425,8 @@ def test_a_layout_in_which_a_model_computes_something_else_is_not_used(
     own: Path, monkeypatch: pytest.MonkeyPatch, of_nchw: float, is_same: bool
 ) -> None:
     logits = {"NHWC": 5.0 * np.eye(2, 10), "NCHW": 5.0 * of_nchw * np.eye(2, 10)}
-    monkeypatch.setattr(model_probe, "_logits", lambda *_of, data_format="NHWC", **_: logits[data_format])
-    assert model_probe.find_facts(f"{own}:either", 10).nchw is is_same
+    monkeypatch.setattr(probed_model, "_logits", lambda *_of, data_format="NHWC", **_: logits[data_format])
+    assert probed_model.find_facts(f"{own}:either", 10).nchw is is_same
 
 
 @pytest.mark.parametrize(
@@ -441,7 +441,7 @@ def test_a_layout_in_which_a_model_computes_something_else_is_not_used(
 def test_what_a_file_does_when_it_is_imported_is_refused(own: Path, line: str, words: str) -> None:
     own.write_text(f"{OWN}\n{line}\n")
     with pytest.raises(UnusableModelError, match=words):
-        model_probe.find_facts(f"{own}:build", 10)
+        probed_model.find_facts(f"{own}:build", 10)
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -524,14 +524,14 @@ def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path, monkeypat
 )
 def test_models_that_do_not_fit_are_refused(own: Path, function: str, problem: str) -> None:
     with pytest.raises(UnusableModelError, match=problem):
-        model_probe.find_facts(f"{own}:{function}", 10)
+        probed_model.find_facts(f"{own}:{function}", 10)
 
 
 @pytest.mark.parametrize("function", ["constant_at_first", "joined_with_coordinates"])
 def test_small_logits_are_no_probabilities_and_what_does_not_depend_on_the_images_scales_none(
     own: Path, function: str
 ) -> None:
-    assert model_probe.find_facts(f"{own}:{function}", 10).outputs == 10
+    assert probed_model.find_facts(f"{own}:{function}", 10).outputs == 10
 
 
 @pytest.mark.usefixtures("in_this_process")

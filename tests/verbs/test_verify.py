@@ -133,7 +133,9 @@ def test_the_verb_prints_a_row_for_each_verdict(
         yield verify.CaseResult(_case("parameter_server"), last_error)
 
     monkeypatch.setattr(comparisons, "results", results)
+    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "2")
     done = run_bench("verify", "--device=cpu", "--num_gpus=3")
+    assert "TF_NUM_INTEROP_THREADS=2: it sets TensorFlow's threads" in done.stderr
     assert asked == [Devices(num_devices=3)]
     assert done.status == status
     failed = status != 0
