@@ -305,7 +305,7 @@ def _problems(page: Path) -> list[str]:
             found += [f"{page}:{line}: {cell.arguments}: {cell.why_not}" for cell in cells if not cell.config]
         except BenchError as error:
             found.append(f"{page}:{line}: {error}")
-    wrong = [*_wrong_links(page), *_unknown_addresses(page)]
+    wrong = [*_wrong_links(page), *_unknown_addresses(page), *_rows_without_header(page)]
     return found + [f"{page}:{line}: {problem}" for line, problem in wrong]
 
 
@@ -314,6 +314,15 @@ def _unknown_addresses(page: Path) -> Iterator[tuple[int, str]]:
         for host, path in ADDRESS.findall(text):
             if not (path in REPOSITORIES if host == "github.com" else host in HOSTS):
                 yield line, f"no list has the address {host}/{path}"
+
+
+def _rows_without_header(page: Path) -> Iterator[tuple[int, str]]:
+    """Yields rows of tables that an empty line cuts off from their header: they would be shown as text."""
+    lines = ["", *page.read_text(encoding="utf-8").splitlines(), ""]
+    for number in range(1, len(lines) - 1):
+        before, line, after = lines[number - 1 : number + 2]
+        if line.startswith("| ") and not before.startswith("|") and not after.startswith(("|-", "| -", "|:")):
+            yield number, f"a row of a table without a header: {line}"
 
 
 def _wrong_links(page: Path) -> Iterator[tuple[int, str]]:
@@ -426,6 +435,7 @@ def test_a_bar_in_a_table_has_no_backslash_on_the_site() -> None:
         ("```\npython deploy/kubernetes/render.py jobset --nam=x --image=y\n```", "render.py refuses it"),
         ('```\n[[grid]]\nmodel = "vgg61"\n```', "vgg61"),
         ("`benchmarks/flagz.py`", "there is no benchmarks/flagz.py"),
+        ("| a row | of no table |", "without a header"),
         ("[a page](docs/nowhere.md)", "leads nowhere"),
         ("[a part](#nothing)", "no heading for #nothing"),
         ("[a host](https://example.com/page)", "no list has the address example.com"),
