@@ -14,7 +14,7 @@ from results.store import Store, StoreError
 from results.text import first_few
 
 _DEFAULT_FILE = Path("out") / store.JSONL_NAME
-_BELOW = ("*.jsonl", "*/*.jsonl", "*/*/*.jsonl")
+_BELOW = tuple(f"{folders}{store.JSONL_NAME}" for folders in ("", "*/", "*/*/"))
 
 
 def paths(words: Sequence[str]) -> list[Path]:
@@ -36,8 +36,8 @@ def load(files: Sequence[Path], where: str | None = None, advice: str = "") -> l
         loaded = loading.load(*files)
     except OSError as error:
         near = [str(path) for pattern in _BELOW for path in sorted(Path(error.filename).parent.glob(pattern))]
-        such = first_few(near or [str(_DEFAULT_FILE)], ", ")
-        advice = advice or f"Name files that runs have written, such as {such}."
+        such = f", such as {first_few(near, ', ')}" if near else f"; by default a run writes {_DEFAULT_FILE}"
+        advice = advice or f"Name files that runs have written{such}."
         raise DataError(f"{error.filename}: {error.strerror}. {advice}") from error
     warn(*loaded.problems)
     if not where or not loaded.records:

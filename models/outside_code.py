@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 has_run = False  # in this process
+_earlier: set[int] = set()  # numbers of processes that ran before such code did
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STREAMS = {1: "stdout", 2: "stderr"}
 
@@ -30,7 +31,9 @@ def contained() -> Iterator[None]:
         UnusableModelError: the code called `sys.exit`, `os._exit` or `os.fork`, or raised another BaseException.
     """
     global has_run
-    has_run = True
+    if not has_run:
+        has_run = True
+        _earlier.update(_children())
     from unittest import mock  # it imports asyncio, for which no other command should wait
 
     in_main_thread = threading.current_thread() is threading.main_thread()
@@ -64,7 +67,7 @@ def contained() -> Iterator[None]:
 
 def end_left_behind() -> list[str]:
     """Kills, at the very end, what such code has started and that still runs; returns the names and numbers."""
-    running = _children()
+    running = {number: name for number, name in _children().items() if number not in _earlier}
     for number in running:
         with contextlib.suppress(OSError):  # it has ended just now
             os.kill(number, signal.SIGKILL)

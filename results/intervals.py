@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
-from statistics import geometric_mean
 
 from results.text import rounded
 
@@ -17,8 +17,8 @@ from results.text import rounded
 ENOUGH_REPEATS = 3
 # Equal processes are assumed to differ by at least this share (standard deviation).
 LEAST_SPREAD = 0.02
-# Without repeats nothing shows by how much they differ: then this share is assumed.
-ASSUMED_SPREAD = 0.10
+# Too few repeats do not show by how much they differ: then this share is assumed.
+ASSUMED_SPREAD, _FEWEST_DEGREES = 0.10, 2
 # The test is repeated after every repeat, so each must be stricter than 95 %.
 _CONFIDENCE = 0.99
 LARGEST_LOG = 700.0  # below that of the largest float
@@ -117,6 +117,11 @@ def t_quantile(probability: float, degrees: float) -> float:
     return float(special.stdtrit(degrees, probability))
 
 
+def geometric_mean(rates: Sequence[float]) -> float:
+    """Returns the geometric mean of at least one rate; of a single one exactly that."""
+    return statistics.geometric_mean(rates) if len(rates) > 1 else rates[0]
+
+
 def of_repeats(rates: Sequence[float], confidence: float = 0.95) -> Interval:
     """Returns the geometric mean of at least two repeats with its t interval: processes differ, not only steps."""
     logs = [math.log(rate) for rate in rates]
@@ -143,11 +148,13 @@ def _squared_deviations(values: Sequence[float]) -> float:
 def spread(candidates: Iterable[Sequence[float]]) -> tuple[float, int]:
     """Returns by which share the rates of one candidate differ (standard deviation), and its degrees of freedom.
 
-    Without repeats there are no degrees, and the share is an assumption.
+    Of fewer than two degrees Student's t would say less than an assumption: the share is one then, and has none.
     """
     logs = [[math.log(rate) for rate in rates] for rates in candidates if len(rates) > 1]
     degrees = sum(len(each) - 1 for each in logs)
-    return (math.sqrt(math.fsum(map(_squared_deviations, logs)) / degrees), degrees) if degrees else (ASSUMED_SPREAD, 0)
+    if degrees < _FEWEST_DEGREES:
+        return ASSUMED_SPREAD, 0
+    return math.sqrt(math.fsum(map(_squared_deviations, logs)) / degrees), degrees
 
 
 def between_runs(candidates: Iterable[Sequence[float]]) -> tuple[float, int]:

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
             warn(f"{error.filename}: {error.strerror}. Choose another path, or ask for access to this one.")
             return ExitStatus.USAGE
         lost = str(error.filename or "") if isinstance(error, FileNotFoundError) else ""
-        if isinstance(error, FileNotFoundError) and not lost:
+        if isinstance(error, FileNotFoundError) and error.strerror and not lost:
             what = "TMPDIR" if "temporary" in str(error) else "The working directory"
             warn(f"{what}: {error.strerror}. Name, or change to, a directory that exists and can be written.")
             return ExitStatus.USAGE

@@ -95,8 +95,8 @@ def _write(contents: Report, sources: Sequence[str], output: Path) -> str:
             f"--output={output}: {JSONL_NAME} is there, and the report's results.csv would replace that of its runs. "
             f"Name another directory, such as {output / 'report'}."
         )
-    from results.report import write  # with matplotlib, which takes its time, and needs a temporary directory
-
+    with writing("TMPDIR", "directory that can be written"):
+        from results.report import write  # with matplotlib, which takes its time, and needs a temporary directory
     with writing(f"--output={output}", "directory that can be written"):
         write.write(contents, sources, output)
     return f"{counted(len(contents.records), 'record')}: {output / 'report.html'}, report.md, results.csv and plots/"

@@ -89,8 +89,8 @@ def resolve_cluster(given: Mapping[str, Any], environ: Mapping[str, str]) -> tup
                     f"{_TF_CONFIG_FORM}, or unset {name}."
                 )
         return None, notices
-    if found.is_launcher or not found.is_explicit and len(tasks_of(found.hosts)) == 1:
-        ranks.refuse_copies(environ, can_join=False)
+    is_alone = found.is_launcher or not found.is_explicit and len(tasks_of(found.hosts)) == 1
+    notices = (*found.notices, *(ranks.refuse_copies(environ, can_join=False) if is_alone else ()))
     if found.own is None and not found.is_launcher:
         raise UsageError(found.own_is_missing)
     cluster = Cluster(
@@ -100,7 +100,7 @@ def resolve_cluster(given: Mapping[str, Any], environ: Mapping[str, str]) -> tup
         own=found.own or Task("worker", 0),
         local=bool(given["local_cluster"]),
     )
-    return cluster if found.is_explicit or len(cluster.tasks) > 1 else None, found.notices
+    return cluster if found.is_explicit or len(cluster.tasks) > 1 else None, notices
 
 
 def find_cluster(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run: bool = False) -> Found | None:

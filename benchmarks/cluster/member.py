@@ -137,7 +137,7 @@ class ClusterTeam:
         Raises:
             UsageError: tasks differ.
         """
-        self.expect(f"Waiting until {self.cluster.leader} reaches all tasks, to agree with them,", _AGREEING_SECONDS)
+        self.expect(f"Agreeing with the other tasks, all of which {self.cluster.leader} must reach,", _AGREEING_SECONDS)
         messages = self.rendezvous.exchange("hello", message, list(self.cluster.tasks))
         self.expect_nothing()
         problem = agreement.disagreement(messages, str(self.cluster.leader))

@@ -35,9 +35,9 @@ _OF_THEIR_OWN = tuple(
     for launcher in ("OMPI_COMM_WORLD", "MV2_COMM_WORLD", "MVP_COMM_WORLD", "HOROVOD", "JSM_NAMESPACE")
 )
 _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-# What numbers nodes, on which nothing need be started, and counts them, after the name of a platform: those of Kubeflow
+# What numbers nodes, on which nothing need be started, and counts them, behind a platform's name: those of Kubeflow
 # Trainer, SkyPilot, AWS Batch, LeaderWorkerSet, Volcano, dstack, RunPod, HTCondor, Lepton, and of scripts for torchrun.
-_NODE_RANK = re.compile("(.*)(?:NODE_RANK|NODE_INDEX|WORKER_INDEX|TASK_INDEX|PROCNO)")
+_NODE_RANK = re.compile("(.+_|(?=NODE_RANK))(?:NODE_RANK|NODE_INDEX|WORKER_INDEX|TASK_INDEX|PROCNO)")
 _NODE_COUNTS = ("NNODES", "NUM_NODES", "NODES_NUM", "GROUP_SIZE", "WORKER_NUM", "TOTAL_WORKERS", "NPROCS")
 # Of PALS and Flux, which set PMI_RANK, too; of MPICH's and Intel MPI's Hydra, IBM's POE, torchrun, and PMIx alone. srun
 # may set the same.
@@ -197,7 +197,8 @@ def _ranks_of(environ: Mapping[str, str]) -> _Ranks | None:
 
 def variables(environ: Mapping[str, str]) -> list[Sequence[str]]:
     """Returns the names of ranks, and of what belongs to them, in the order in which they count."""
-    nodes = filter(None, map(_NODE_RANK.fullmatch, sorted(environ)))
+    numbers = sorted(name for name, value in environ.items() if whole_number(value) is not None)
+    nodes = filter(None, map(_NODE_RANK.fullmatch, numbers))
     return [*_VARIABLES, *((node[0], node[1] + count, "", "") for node in nodes for count in _NODE_COUNTS), _PMIX]
 
 

@@ -20,10 +20,11 @@ from results.gate.comparison import UnlikeError
 from results.gate.rounds import sessions
 from results.record import Record
 from results.summary import grouped
-from results.text import Table, counted, first_few
+from results.text import Table, counted
 
 _PICTURES = (".png", ".svg")
 _FOLDER = "directory that can be written"
+_MOST_REFUSALS = 3
 
 
 def check(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
@@ -80,8 +81,9 @@ def store(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     runs = record_files.load(files, values["where"])
     with writing(f"--baselines_dir={directory}", _FOLDER):
         added, present, refused = baselines.store_runs(Path(directory), runs)
-    if refused:
-        warn(first_few(refused, " "))
+    warn(*refused[:_MOST_REFUSALS])
+    if len(refused) > _MOST_REFUSALS:
+        warn(f"{len(refused) - _MOST_REFUSALS} more runs cannot be stored.")
     if not added and not present:
         raise UsageError(f"There is no run in {', '.join(map(str, files))} that can be stored.")
     for group in rounds.group(added).values():

@@ -175,7 +175,7 @@ INPUT_FLAGS: Groups = {
 
 
 def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
-    ranks.refuse_copies(os.environ, can_join=False)
+    warn(*ranks.refuse_copies(os.environ, can_join=False))
     chosen = config.resolve(given.values, hardware.count_gpus, environ={})
     if chosen.data.data_name not in DATA_SETS:
         raise UsageError("input measures how images are read: pass --data_dir=DIR.")

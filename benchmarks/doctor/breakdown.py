@@ -20,8 +20,6 @@ from results.record import strict
 
 # A smaller share of a step is never called significant.
 _LEAST_DIFFERENCE = 0.02
-# Of a single stage that ran twice, Student's t would say less than the assumption.
-_FEWEST_REPEATED = 2
 # A smaller share of a step gets no advice.
 WORTH_ADVICE = 0.05
 
@@ -46,7 +44,7 @@ class Setting:
         photos: whether the model's data are JPEG images.
         has_bf16: whether the device has bfloat16 instructions.
         as_matmul: flags that compute some of the model's convolutions as matrix products.
-        other_onednn: the mode of --onednn that is not TensorFlow's default here; None if the user chose one.
+        lacks_onednn: whether TensorFlow does without oneDNN here, and the user has not chosen that.
         data_dir: the user's data; None if images were generated.
         attained: share of the roofline's bound that `compute` reaches; None if unknown.
         disturbing: names of the checks that failed before the first stage.
@@ -153,7 +151,7 @@ class Breakdown:
         self.failed = next((stage.part for stage in stages if stage.failed), None)
         # Not of the fixed cost, which has another kind of step.
         repeated = [stage.rates for stage in stages if len(stage.rates) > 1 and stage.part is not Part.FIXED]
-        self.spread, self.degrees = intervals.spread(repeated if len(repeated) >= _FEWEST_REPEATED else [])
+        self.spread, self.degrees = intervals.spread(repeated)
         below = Interval(0.0, 0.0, 0.0)
         for stage in itertools.takewhile(lambda stage: not stage.failed, stages):
             if rate := self.rate_of(stage):

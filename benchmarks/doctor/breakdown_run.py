@@ -9,7 +9,6 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.config import config, run_flags
@@ -29,7 +28,7 @@ from benchmarks.sweep.isolated_run import PROGRAM, CellRunner, new_session
 from benchmarks.training import computing
 from models import specs
 from results.gate.rounds import rate, why_failed
-from results.intervals import Interval
+from results.intervals import Interval, geometric_mean
 from results.measurement import Measurement
 from results.record import Record, Status
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL

@@ -185,11 +185,11 @@ class Rates:
         )
 
     def _computing(self, newest_first: Sequence[Record], config: Config, flops_per_image: float) -> Rate | None:
-        """Returns images/s of one device: of the model's fastest run, first of equal batch and XLA; or expected."""
+        """Returns images/s of one device: of the model's fastest run, first of equal XLA, then batch; or expected."""
         workload, precision = config.workload, config.computing.precision
         runs = [run for run in newest_first if not self.hardware_is_given and _is_alone(run, workload, precision)]
         if runs:
-            for name, value in (("batch_per_device", workload.batch_per_device), ("xla", config.computing.xla)):
+            for name, value in (("xla", config.computing.xla), ("batch_per_device", workload.batch_per_device)):
                 runs = [run for run in runs if run.config.get(name) == value] or runs
             best = max(runs, key=lambda run: run.derived.images_per_sec or 0.0)
             rate, batch = best.derived.images_per_sec, best.config.get("batch_per_device")

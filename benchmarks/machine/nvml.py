@@ -138,6 +138,7 @@ def _open(driver: Any, environment: Mapping[str, str]) -> Driver:
     version = cuda = None
     with contextlib.suppress(driver.NVMLError, UnicodeDecodeError):
         version = driver.nvmlSystemGetDriverVersion()
+    with contextlib.suppress(driver.NVMLError):
         number = driver.nvmlSystemGetCudaDriverVersion()  # such as 12080
         cuda = f"{number // 1000}.{number % 1000 // 10}"
     indices = visible_indices(len(every), environment, lambda name: _index_of(name, every, driver))

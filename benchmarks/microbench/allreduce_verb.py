@@ -255,7 +255,7 @@ ALLREDUCE_FLAGS: Groups = {
 
 
 def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
-    ranks.refuse_copies(os.environ, can_join=False)
+    warn(*ranks.refuse_copies(os.environ, can_join=False))
     plan = allreduce_options(options.default_to_all(given.values, hardware.count_gpus()), hardware.count_gpus)
     return until_stopped(
         lambda: run_allreduce(plan, command), "Stopped: the records of the finished messages are kept."

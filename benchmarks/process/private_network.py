@@ -42,7 +42,7 @@ def main() -> None:
         try:
             os.execv(sys.executable, [sys.executable, "-X", _ENTERED, program, *arguments])
         except OSError as error:  # in a user namespace, root has no right to the files of others
-            problem = f"{sys.executable} cannot be started in it: {error.strerror}"
+            problem = f"{sys.executable} cannot be started in it: {error.strerror}; all users must have access"
     sentence = (
         f"run_bench: There is no private network for the cluster ({problem}). Without one, other hosts and users could "
         "reach its servers, which execute whatever they receive, without a password. Permit user namespaces here, or "

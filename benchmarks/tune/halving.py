@@ -10,13 +10,20 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from statistics import geometric_mean
 
 from benchmarks.config import run_flags
 from benchmarks.sweep.grid import Cell
 from benchmarks.tune.search_stages import Texts
-from results import intervals
-from results.intervals import ENOUGH_REPEATS, LEAST_SPREAD, Interval, is_faster, of_repeats, slower_than_best
+from results.intervals import (
+    ENOUGH_REPEATS,
+    LEAST_SPREAD,
+    Interval,
+    between_runs,
+    geometric_mean,
+    is_faster,
+    of_repeats,
+    slower_than_best,
+)
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL, rate, rate_interval
 
 # A candidate that has no result for want of time has a reason that begins so.
@@ -222,7 +229,7 @@ class Halving:
         return not candidate.is_valid, -rounds, -geometric_mean(_rates(runs)) if runs else 0.0
 
     def _interval(self, candidate: Candidate) -> Interval:
-        between = intervals.between_runs(_rates([*each.runs, *each.repeats]) for each in self.candidates)
+        between = between_runs(_rates([*each.runs, *each.repeats]) for each in self.candidates)
         return interval_of(candidate.counted, *between)
 
     def _row(self, candidate: Candidate) -> Row:

@@ -9,14 +9,13 @@ import dataclasses
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from statistics import geometric_mean
 from typing import Any
 
 from results.gate import rounds
 from results.gate.decision import FEWEST_ROUNDS, QUIET_THRESHOLD, judge, judge_apart
 from results.gate.findings import Decision, Finding, Findings, Side, Verdict
 from results.gate.rounds import Key, RunGroup
-from results.intervals import Interval
+from results.intervals import Interval, geometric_mean
 from results.quality import acting_variables
 from results.record import Kind, Record, differing, flat
 from results.summary import hardware_in_words

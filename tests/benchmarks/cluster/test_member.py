@@ -169,7 +169,7 @@ def test_a_task_that_the_leader_does_not_reach_says_that_it_waits_for_it(monkeyp
     monkeypatch.setattr(rendezvous, "exchange", lambda *arguments: {}["reply"], raising=False)
     with pytest.raises(KeyError):
         team(rendezvous, FakeWatcher(), watchdog).agree({})
-    assert expected == ["Waiting until worker 0 reaches all tasks, to agree with them,"]
+    assert expected == ["Agreeing with the other tasks, all of which worker 0 must reach,"]
 
 
 def test_a_deadline_is_moved_once_for_each_task_that_has_failed() -> None:
