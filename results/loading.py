@@ -28,7 +28,7 @@ _FOREIGN_FORMATS = (
     (_COMPRESSED, "is compressed: unpack it (gunzip, unzstd, unxz, bunzip2 or unzip)"),
     ((b"PAR1", b"run_id,"), "was exported from records: name results.jsonl, of which it was made"),
     ((b"version https://git-lfs",), "is a pointer of Git LFS and not the file itself: run git lfs pull"),
-    ((b"[",), "is a JSON array, and a file of records has one record per line: jq -c '.[]' makes that of records"),
+    ((b"[",), "is a JSON array, and a file of records has one record per line: jq -c '.[]' FILE prints them so"),
 )
 
 
@@ -188,5 +188,5 @@ def foreign_format(line: bytes) -> str:
     if not sentence and b"\0" in line[:4] and line[:4].strip(b"\0"):
         sentence = _UTF16
     if not sentence and line.strip() == b"{":
-        sentence = "is indented JSON, and a file of records has one record per line: jq -c . makes that of records"
+        sentence = "is indented JSON, and a file of records has one record per line: jq -c . FILE prints them so"
     return sentence

@@ -2,7 +2,7 @@
 
 A record is appended, flushed and fsynced under a lock: a finished run survives a kill, and two runs may share a
 directory. Its row is appended to the CSV in the same way. If the CSV has other columns or ends within a row, it is
-rebuilt from the JSONL and renamed into place, so a reader never sees half of it.
+rebuilt from the JSONL and renamed into place, so a reader never sees half of it; one with columns of a user is kept.
 """
 
 from __future__ import annotations
@@ -123,12 +123,14 @@ class Store:
         if self.csv_path.exists():
             with self.csv_path.open("rb") as table:
                 columns = table.readline()
-        has_these_columns = columns == f"{header}\n".encode()
-        if has_these_columns and self._append_rows(rows, after=after):
+        if columns == f"{header}\n".encode() and self._append_rows(rows, after=after):
             return []
         sentences: list[str] = []
-        if columns and not (after and has_these_columns):  # rows or columns that are nowhere else
-            backup = self.csv_path.with_suffix(f".{int(time.time())}.csv")
+        derived = set(columns.decode(errors="replace").rstrip("\r\n").split(",")) <= set(header.split(","))
+        if columns and not (after and derived):  # rows or columns that are nowhere else
+            at = int(time.time())
+            while (backup := self.csv_path.with_suffix(f".{at}.csv")).exists():
+                at += 1
             os.replace(self.csv_path, backup)
             why = f"{self.csv_path} had other columns" if after else f"{self.jsonl_path} is new"
             sentences.append(f"{why}, so the rows of the earlier {self.csv_path.name} are now in {backup}.")

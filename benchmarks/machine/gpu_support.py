@@ -124,7 +124,7 @@ def judge(
         software: as `provenance.describe_software` returns it.
         asked: values of flags, such as `xla`.
     """
-    differ = f"The GPUs differ ({', '.join(gpus)}): a step of all lasts as long as on the slowest. --gpus chooses equal ones."
+    differ = f"The GPUs differ ({', '.join(gpus)}): a step of all ends with the slowest one. --gpus chooses equal ones."
     judgements = [Judgement(differ, is_fatal=False)] if len(gpus) > 1 else []
     for name, capability in gpus.items():
         versions = {

@@ -38,7 +38,7 @@ from results.intervals import Interval, t_quantile
 from results.record import Record, Status
 from results.step_statistics import MAD_TO_SIGMA
 from results.summary import hardware_in_words
-from results.text import counted
+from results.text import counted, first_few
 
 MOST_SESSIONS = 20
 FEWEST_SESSIONS = 5
@@ -87,9 +87,11 @@ def check(
     ids, earlier = {record.identity.run_id for record in today}, [theirs[key].records for key in mine if key in theirs]
     again = [run for run in itertools.chain(*earlier) if session_of(run) in new and run.identity.run_id not in ids]
     if again:
+        shared = first_few(sorted({str(session_of(run)) for run in again}), ", ")
         notes.append(
-            f"{counted(len(again), 'stored run')} with the session_id of today's runs ({session_of(again[0])}) are "
-            "taken for a part of today's session, and not compared: give each session an id of its own, or none."
+            f"{counted(len(again), 'stored run')} with a session_id of today's runs ({shared}) "
+            f"{'is' if len(again) == 1 else 'are'} taken for a part of today's session, and not compared: give each "
+            "session its own id, or none."
         )
     compared = {session_of(session.records[0]) for session in bases}
     of_other_sessions = []

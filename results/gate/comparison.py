@@ -258,7 +258,7 @@ def software_of(record: Record) -> str:
     versions = {name: environment.get(f"{name.lower()}_version") for name in ("TensorFlow", "CUDA", "cuDNN", "NCCL")}
     words = [f"{name} {version}" for name, version in versions.items() if version]
     driver = environment.get("gpu_driver_version")
-    commit = f" ({identity.suite_commit})" if identity.suite_commit else ""
+    commit = f" (commit {identity.suite_commit})" if identity.suite_commit else ""
     return ", ".join([*words, *([f"driver {driver}"] if driver else []), f"suite {identity.suite_version}{commit}"])
 
 

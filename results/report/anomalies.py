@@ -6,10 +6,10 @@ import re
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from results.intervals import is_faster
+from results.intervals import ASSUMED_SPREAD, is_faster
 from results.quality import unlike_variables
 from results.record import Record
-from results.summary import DATA, PRECISION, Row, Siblings, grouped, manager_of, processes_of
+from results.summary import DATA, PRECISION, Row, Siblings, between_runs, grouped, manager_of, processes_of
 from results.text import counted, rounded
 from results.utilisation import Utilisation
 
@@ -132,3 +132,10 @@ def _merged(sentences: Sequence[str]) -> str:
     parts = zip(*map(_NUMBER.split, sentences), strict=True)
     ranges = (sorted(set(same), key=lambda text: float(text) if place % 2 else 0) for place, same in enumerate(parts))
     return "".join(" to ".join(dict.fromkeys((values[0], values[-1]))) for values in ranges)
+
+
+def note_on_repeats(rows: Collection[Row]) -> str:
+    """Returns a sentence if repeats do not show by which share equal processes differ; otherwise an empty text."""
+    what = "Too little" if any(len(row.valid) > 1 for row in rows) else "Nothing"
+    assumed = f"{what} was repeated: equal runs are assumed to differ by {ASSUMED_SPREAD:.0%}."
+    return "" if between_runs(rows)[1] else assumed

@@ -142,9 +142,10 @@ def _unlike_software(rows: Sequence[Row]) -> list[str]:
     }
     alike = grouped(versions.items(), lambda pair: str(pair[1].get("tensorflow_version")))
     return [
-        f"{listed(differences(mine, theirs, (name, other)))}."
+        f"{listed(unlike)}."
         for (name, mine), *others in alike.values()
         for other, theirs in others
+        if (unlike := differences(mine, theirs, (name, other)))
     ]
 
 

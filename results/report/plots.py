@@ -131,6 +131,7 @@ def batches(rows: Sequence[Row]) -> Figure | None:
     if max(values) < _LINEAR * min(values):
         figures.end_axis(axis, "y", shown)
     else:
+        axis.set_ylim(min(values) / 2, 2 * max(values))  # an interval of two repeats may reach to 1 % of its rate
         figures.log_scale(axis, "y")
     axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18))
     return figure

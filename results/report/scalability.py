@@ -9,10 +9,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from results import intervals
 from results.intervals import Interval
 from results.report import scaling_law
-from results.report.anomalies import setting
+from results.report.anomalies import note_on_repeats, setting
 from results.report.scaling_law import FARTHEST, Fit, Point
 from results.summary import SCALED, Row, Siblings, between_runs, count, manager_of, processes_of
 from results.text import Table, counted, rounded
@@ -336,8 +335,8 @@ def _assumed(curve: Curve, fit: Fit) -> Iterator[str]:
     )
     if not fit.has_kappa:
         yield "Two numbers show only sigma: measure a third."
-    if not curve.degrees:
-        yield f"Nothing was repeated: equal runs are assumed to differ by {intervals.ASSUMED_SPREAD:.0%}."
+    if once := note_on_repeats([*curve.rows.values()]):
+        yield once
     if 1 not in curve.rows:
         yield f"One {curve.noun} was not measured: efficiencies are over its rate by the law."
     if next(iter(curve.rows.values())).config.get("variable_update") == "independent":

@@ -12,7 +12,7 @@ from results.input_bottleneck import costs
 from results.intervals import ASSUMED_SPREAD, Interval
 from results.record import Kind, Record
 from results.report import published, ranking, scalability
-from results.report.anomalies import title
+from results.report.anomalies import note_on_repeats, title
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.summary import Row, machine_names, manager_of
 from results.text import Table, counted, first_few, in_bytes, markdown_with_code, rounded
@@ -85,8 +85,7 @@ def comparisons(rows: Sequence[Row]) -> list[SideTable]:
 
 def _winners(rows: Sequence[Row]) -> list[SideTable]:
     """Returns the fastest of the settings that train the same, and apart from them those that train differently."""
-    is_repeated = any(len(row.valid) > 1 for row in rows)
-    once = "" if is_repeated else f" Nothing was repeated, so equal runs are assumed to differ by {ASSUMED_SPREAD:.0%}."
+    once = f" {once}" if (once := note_on_repeats(rows)) else ""
     fastest = [
         [
             winner.model,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from results.intervals import ASSUMED_SPREAD, Interval, of_repeats
+from results.intervals import Interval, of_repeats
 from results.report import headline, ranking
-from results.report.anomalies import title
+from results.report.anomalies import note_on_repeats, title
 from results.report.ranking import RankingGroup, beats, paired_rates
 from results.summary import Row, grouped
 from results.text import counted
@@ -30,8 +30,8 @@ def verdict(rows: Sequence[Row]) -> str:
     if not said:
         return _apart(groups) or "Nothing to rank: no two settings do the same work on equal hardware and software."
     more = f" {len(said) - _MOST_SENTENCES} more models are below." if len(said) > _MOST_SENTENCES else ""
-    once = f" (Nothing was repeated: equal runs are assumed to differ by {ASSUMED_SPREAD:.0%}.)"
-    return " ".join(said[:_MOST_SENTENCES]) + once * all(len(row.valid) < 2 for row in rated) + more
+    once = f" ({once})" if (once := note_on_repeats(rated)) else ""
+    return " ".join(said[:_MOST_SENTENCES]) + once + more
 
 
 def _of_group(group: RankingGroup, is_one_model_of_several: bool) -> str:

@@ -1,4 +1,4 @@
-"""Signals at many moments of a command's life, from its first instruction to after its last."""
+"""Signals at many moments of a command's life, from its first instruction (Ctrl-C: of run_bench) to after its last."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from models.convolutions import Kernels, PixelwiseProduct, ProductGradient
 from models.layers import FusedBatchNorm, SeparateBatchNorm
 from models.model_spec import ModelSpec
 from tests.support import models, references
-from tests.support.models import every_model, every_model_in_parts, small_and_whole_models
+from tests.support.models import every_model, every_model_in_parts, small_and_whole_models, small_models
 from tests.support.rotation import rotating
 from tests.support.steps import on_cpus, step_of
 
@@ -67,9 +67,9 @@ def test_no_variable_is_allocated_and_each_has_an_initial_value_that_is_drawn_at
     assert drawn and all(drawn)
 
 
-def _train(spec: ModelSpec, steps: int, batch: int) -> list[float]:
-    """Losses of the default optimizer on one fixed batch, dropout and all."""
-    plan = on_cpus(1)
+def _train(spec: ModelSpec, steps: int, batch: int, *, manager: str = "independent", towers: int = 1) -> list[float]:
+    """Losses of the default optimizer on one fixed batch per tower, dropout and all."""
+    plan = on_cpus(towers)
     with tf.Graph().as_default():
         wanted = tower_input.InputSpec(
             batch_per_device=batch,
@@ -80,8 +80,11 @@ def _train(spec: ModelSpec, steps: int, batch: int) -> list[float]:
             seed=1,
         )
         inputs, rate = tower_input.synthetic(plan.towers, wanted), spec.learning_rate
-        step, _ = step_of(models.build_spec(spec), inputs, plan, "independent", learning_rate=rate, weight_decay=4e-5)
-        with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
+        step, _ = step_of(models.build_spec(spec), inputs, plan, manager, learning_rate=rate, weight_decay=4e-5)
+        config = device_plan.session_config(Devices(num_devices=towers))
+        # Optimising the graph takes longer than a few steps of it; runs of one tower do it.
+        config.graph_options.rewrite_options.disable_meta_optimizer = towers > 1
+        with tf.compat.v1.Session(config=config) as session:
             step.initialize(session)
             return [step.take(session) for _ in range(steps)]
 
@@ -93,6 +96,18 @@ def test_the_first_loss_is_that_of_guessing_and_falls(spec: ModelSpec) -> None:
     assert losses[1] < losses[0]
     assert losses[-1] < losses[0]
     assert all(map(math.isfinite, losses))
+
+
+@pytest.mark.slow
+@small_models
+def test_two_steps_on_two_devices_lower_the_loss(spec: ModelSpec) -> None:
+    """Under a manager with one shared copy of the variables, and one with a copy per device."""
+    shared, copied = (
+        _train(spec, steps=3, batch=2, manager=manager, towers=2) for manager in ("parameter_server", "replicated")
+    )
+    assert shared[0] == pytest.approx(math.log(spec.classes + 1), abs=_SCATTER)
+    assert shared[2] < shared[0] and copied[2] < copied[0]
+    assert np.isfinite([shared, copied]).all()
 
 
 @pytest.mark.seldom

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.process.signals import Terminated
+from models import outside_code
 from models.outside_code import UnusableModelError, contained
 
 
@@ -87,3 +89,15 @@ def test_in_another_thread_an_interruption_is_the_codes_own() -> None:
     thread.start()
     thread.join()
     assert errors == ["its code would end the process: KeyboardInterrupt: ."]
+
+
+def test_only_what_such_code_has_started_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what the shell had started that became this process, as the entrypoint of a container does."""
+    monkeypatch.setattr(outside_code, "has_run", False)
+    monkeypatch.setattr(outside_code, "_earlier", set())
+    with subprocess.Popen(["sleep", "60"]) as earlier:
+        with contained():
+            started = subprocess.Popen(["sleep", "60"])
+        assert outside_code.end_left_behind() == [f"sleep ({started.pid})"]
+        assert started.wait() == -signal.SIGKILL and earlier.poll() is None
+        earlier.kill()

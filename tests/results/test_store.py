@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pandas as pd
 import pytest
 from msgspec.structs import replace
 
@@ -387,6 +388,18 @@ def test_a_column_that_was_added_by_hand_is_kept_in_a_backup(tmp_path: Path) -> 
     (backup,) = tmp_path.glob("results.*.csv")
     assert backup.read_text() == edited
     assert f"{store.csv_path} had other columns, so the rows of the earlier results.csv are now in" in sentence
+    store.csv_path.write_text(edited)
+    store.append(make_record())
+    assert len([*tmp_path.glob("results.*.csv")]) == 2, "one within the same second replaces no other"
+
+
+def test_a_csv_of_fewer_columns_is_made_anew_without_a_backup(tmp_path: Path) -> None:
+    """As a version of the suite with fewer has written it."""
+    store = Store(tmp_path)
+    store.append(make_record())
+    pd.read_csv(store.csv_path).iloc[:, :-1].to_csv(store.csv_path, index=False)
+    assert store.append(make_record()) == []
+    assert len(_rows(store)) == 2 and not [*tmp_path.glob("results.*.csv")]
     assert len(_rows(store)) == 2
 
 

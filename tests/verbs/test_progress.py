@@ -41,6 +41,7 @@ COMMANDS = [
         ("ab", "--base_command=sh a", "--candidate_command=sh b", *RUN, "--max_repeats=6"),
         "Repeat 1 of at most 6, mlp",
     ),
+    (("sweep", *RUN, "--repeats=2"), "[2/2] "),
     (("track", "calibrate", *RUN, "--repeats=3"), "Repeat 2 of at most 3, mlp, "),
     ((*RUN, "--batch_size=auto"), "--batch_size=auto: trying 100 images."),
 ]

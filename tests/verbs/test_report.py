@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import sys
@@ -150,7 +149,7 @@ def test_an_export_goes_to_stdout_or_a_file_alike(run_bench: RunBench, tmp_path:
     ("flags", "status", "why"),
     [
         (["empty.jsonl"], 5, "empty.jsonl: there are no records in it"),
-        (["."], 5, "Name files that runs have written, such as empty.jsonl, out/results.jsonl."),
+        (["."], 5, "Name files that runs have written, such as out/results.jsonl."),
         (["--where=model=vgg16"], 2, "--where=model=vgg16: no record in out/results.jsonl fulfils it"),
     ],
 )
@@ -177,7 +176,7 @@ def test_an_export_of_steps_has_a_row_per_step(run_bench: RunBench, tmp_path: Pa
         (["--output_format=parquet"], "--output_format=parquet is not text: give --output=FILE, too."),
         (
             ["--output_format=bencher", "--table=steps"],
-            "Tables are for csv, json, parquet.",
+            "They are for csv, json, parquet.",
         ),
         (["--table=steps"], "is for --output_format=csv, json or parquet: set one."),
         (
@@ -223,11 +222,11 @@ def test_a_report_without_a_temporary_directory_is_refused_in_words(
     class NoTemporaryDirectory:
         def find_spec(self, name: str, *_: object) -> None:
             if name == "results.report.write":
-                raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+                raise OSError("Matplotlib requires access to a writable cache directory")
 
     Store(tmp_path / "out").append(fake_run())
     monkeypatch.setattr(sys, "meta_path", [NoTemporaryDirectory(), *sys.meta_path])
     monkeypatch.delitem(sys.modules, "results.report.write", raising=False)
     monkeypatch.delattr("results.report.write", raising=False)
     done = run_bench("report", "--output=report")
-    assert done.status == 2 and "TMPDIR: No usable temporary directory found" in done.stderr
+    assert done.status == 2 and "TMPDIR: Matplotlib requires access" in done.stderr

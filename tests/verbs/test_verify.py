@@ -108,7 +108,6 @@ def test_a_setting_is_compared_with_what_it_must_equal() -> None:
     assert _rows(Modifiers(fc_model_parallel=True)) == ["whole batch", "no change"]
 
 
-@pytest.mark.row("S1.5")
 def test_one_manager_is_verified_with_its_modifiers(run_bench: RunBench) -> None:
     flags = ("--variable_update=replicated", "--all_reduce_spec=xring", "--output_format=json")
     done = run_bench("verify", "--device=cpu", "--num_gpus=2", *flags).succeeded()

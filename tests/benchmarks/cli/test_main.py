@@ -31,7 +31,14 @@ def test_a_path_that_may_not_be_read_is_named_without_a_traceback(
     assert said.startswith(f"run_bench: {words}") and "Traceback" not in said
 
 
-def test_a_traceback_ends_with_a_sentence(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(main, "dispatch", lambda arguments: arguments.index("sweep"))
+@pytest.mark.parametrize("error", [ValueError("'sweep' is not in list"), FileNotFoundError("libcupti.so")])
+def test_a_traceback_ends_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(main, "dispatch", fail)
     assert main.main(["run"]) == ExitStatus.RUN_FAILED
-    assert capfd.readouterr().err.endswith("\nrun_bench: ValueError: 'sweep' is not in list\n")
+    said = capfd.readouterr().err
+    assert said.startswith("Traceback") and said.endswith(f"\nrun_bench: {type(error).__name__}: {error}\n")

@@ -176,6 +176,8 @@ def test_a_rank_of_an_unknown_number_is_refused_too() -> None:
     array = {"AWS_BATCH_JOB_ARRAY_INDEX": "1", "AWS_BATCH_JOB_ARRAY_SIZE": "4", "BATCH_TASK_INDEX": "1"}
     array |= {"BATCH_TASK_COUNT": "4", "CI_NODE_INDEX": "2", "CI_NODE_TOTAL": "4"}
     assert resolve(array) == (None, ()), "each of an array runs alone on purpose"
+    others = {"TASK_INDEX": "1", "NPROCS": "8", "MY_WORKER_INDEX": "w1", "MY_GROUP_SIZE": "4"}
+    assert resolve(others) == (None, ()), "no platform numbers a node so"
     for name in ("RANK", "MP_CHILD", "PET_NODE_RANK", "SKYPILOT_NODE_RANK"):
         assert resolve({name: "captain"}) == (None, ()), "without the number of ranks, it may mean anything"
     assert resolve({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "-1"}) == (None, ()), "as some programs set it"
@@ -196,6 +198,7 @@ def test_a_number_without_a_count_has_a_notice_from_the_second_process_on(name: 
     assert notice.startswith(f"{name}={first + 1}: there may be others like this process, and each measures alone.")
     assert resolve({name: str(first)}) == resolve({name: ""}) == resolve({name: "x"}) == (None, ())
     assert resolve({name: "1"}, job_name="worker", task_index=1, worker_hosts="a:1,b:1")[1] == ()
+    assert resolve({name: str(first + 1)}, local_cluster="worker:2")[1] == (notice,)
 
 
 PALS = {"PALS_RANKID": "1", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "4", "PMI_RANK": "1", "PMI_SIZE": "4"}

@@ -98,14 +98,14 @@ def test_a_step_of_hardly_any_operations_is_not_expected_to_take_no_time() -> No
     assert "a step takes 1 ms at least" in few.images_per_sec.source
 
 
-def test_of_runs_those_of_the_model_on_one_device_count_and_first_those_with_the_same_batch_and_xla() -> None:
+def test_of_runs_those_of_the_model_on_one_device_count_and_first_those_with_the_same_xla_and_batch() -> None:
     """The fastest of these has 1000 images/s; the faster ones are something else."""
     wanted = fake_run(batch_per_device=64, step_seconds=0.064, xla="off")
     records = [
         fake_run(batch_per_device=64, step_seconds=0.08, xla="off"),
         wanted,
         fake_run(batch_per_device=64, step_seconds=0.04, xla="jit"),
-        fake_run(batch_per_device=128, step_seconds=0.064),
+        fake_run(batch_per_device=128, step_seconds=0.064, xla="off"),
         fake_run(batch_per_device=64, step_seconds=0.001, model="vgg16"),
         fake_run(batch_per_device=64, step_seconds=0.001, precision="fp16"),
         fake_run(batch_per_device=64, step_seconds=0.001, forward_only=True),
@@ -116,8 +116,8 @@ def test_of_runs_those_of_the_model_on_one_device_count_and_first_those_with_the
     ]
     rate = _balance(Rates(records=records)).images_per_sec
     assert rate == Rate(pytest.approx(1000.0), f"run {wanted.identity.run_id}, batch 64")
-    other_batches = [record for record in records if record.config["batch_per_device"] != 64]
-    fastest = _balance(Rates(records=other_batches)).images_per_sec
+    of_xla_or_another_batch = records[2:]
+    fastest = _balance(Rates(records=of_xla_or_another_batch)).images_per_sec
     assert fastest and fastest.value == pytest.approx(2000.0)
 
 

@@ -5,6 +5,8 @@ See `benchmarks.verify.oracle`, which `run_bench.py verify` uses on the user's d
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from benchmarks.cluster.cluster_spec import place
@@ -16,7 +18,8 @@ from tests.support.rotation import rotating
 from variable_mgr import expected
 from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.expected import EXACT, SGD, Rule
-from variable_mgr.modifiers import Modifiers
+from variable_mgr.modifiers import Modifiers, why_not
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 
 # In every build each number of towers meets one optimizer.
 on_every_count = rotating(
@@ -36,12 +39,40 @@ WHERE_SHARED = [
     for manager in IN_ONE_PROCESS
     for shared_on in (("cpu", "gpu") if manager in ("parameter_server", "local_sgd") else ("cpu",))
 ]
+SEVERAL_TOWERS = (2, 3, 4)
+REFUSED_ON_CPUS = {("nccl", towers): "NVIDIA GPUs only" for towers in SEVERAL_TOWERS} | {("rechd", 3): "2, 4, 8"}
+ON_CPUS = [pair for pair in itertools.product(ALGORITHMS, SEVERAL_TOWERS) if pair not in REFUSED_ON_CPUS]
 
 
 @on_every_count
 @pytest.mark.parametrize(("manager", "shared_on"), WHERE_SHARED)
 def test_manager_does_the_arithmetic(manager: str, towers: int, optimizer: str, shared_on: str) -> None:
     assert scalar_error(manager, towers, optimizer, shared_on=shared_on) <= EXACT
+
+
+@pytest.mark.parametrize(("spec", "towers"), ON_CPUS)
+def test_reduction_does_the_arithmetic(spec: str, towers: int) -> None:
+    assert scalar_error("replicated", towers, "sgd", modifiers=Modifiers(all_reduce_spec=spec)) <= EXACT
+
+
+def test_only_what_cannot_run_on_cpus_is_left_out() -> None:
+    for spec, towers in itertools.product(ALGORITHMS, SEVERAL_TOWERS):
+        sentence = why_not("replicated", Modifiers(all_reduce_spec=spec), place("cpu", towers))
+        if (spec, towers) in ON_CPUS:
+            assert sentence is None
+        else:
+            assert sentence is not None and REFUSED_ON_CPUS[spec, towers] in sentence
+
+
+@pytest.mark.parametrize("transfer", [name for name in TRANSFERS if name])
+@rotating(
+    ("spec", "towers"),
+    [*((spec, 2) for spec, towers in ON_CPUS if towers == 2), *((spec, 4) for spec, towers in ON_CPUS if towers == 4)],
+    first=len(ALGORITHMS) // 2,
+)
+def test_reduction_does_the_arithmetic_of_what_is_transferred(spec: str, towers: int, transfer: str) -> None:
+    modifiers = Modifiers(all_reduce_spec=spec, **TRANSFERS[transfer])
+    assert scalar_error("replicated", towers, "sgd", modifiers=modifiers) <= expected.tolerance(modifiers)
 
 
 @pytest.mark.parametrize("transfer", TRANSFERS)

@@ -290,7 +290,7 @@ def test_software_may_differ_and_is_named() -> None:
     assert findings.findings[0].verdict is Verdict.UNCHANGED
     assert findings.base.software.startswith("TensorFlow 2.20.0, suite ")
     assert findings.candidate.software.startswith("TensorFlow 2.21.0, suite ")
-    assert "(abc)" in findings.base.software
+    assert "(commit abc)" in findings.base.software
     (note,) = (note for note in findings.notes if "software differs" in note)
     assert "tensorflow_version is 2.20.0 in main and 2.21.0 in branch" in note and "keras" not in note
     assert not any("mixes" in note for note in findings.notes)

@@ -160,7 +160,7 @@ def test_without_repeats_only_large_differences_count(rate: float, ties: int) ->
     (winner,) = ranking.winners(rows)
     assert winner.flags == "--batch_per_device=32" and len(winner.within_noise) == ties
     (side,) = comparisons(rows)
-    assert "Nothing was repeated, so equal runs are assumed to differ by 10%." in side.note
+    assert "Nothing was repeated: equal runs are assumed to differ by 10%." in side.note
 
 
 def test_repeats_are_compared_in_pairs() -> None:
