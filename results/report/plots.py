@@ -22,6 +22,7 @@ from results.text import in_bytes, rounded
 # Step times of runs, and rates, that differ by less are drawn to one linear scale.
 _SAME_SCALE, _LINEAR = 5, 30
 _LONGEST_LABEL, _FEW_LINES = 120, 4
+_OVER_BARS = 36  # letters of a title over a panel that gives room to its labels
 _SENT = ("read", "gradient", "weight", "activation")
 
 
@@ -105,7 +106,7 @@ def managers(rows: Sequence[Row]) -> Figure | None:
         words = [filter(None, (manager_of(row.config), processes_of(row.config))) for row in group]
         labels = [figures.wrapped(", ".join(each), figures.BAR_LETTERS) for each in words]
         figures.draw_bars(axis, labels, [row.measured for row in group], colours)
-        axis.set(title=figures.wrapped(name), xlabel="images/s")
+        axis.set(title=figures.wrapped(name, _OVER_BARS), xlabel="images/s")
     return figure
 
 
