@@ -216,8 +216,9 @@ def summarize(records: Iterable[Record]) -> list[Row]:
     groups = grouped(runs, lambda record: (*keys(record), is_interleaved(record)))
     # Of a sorted file, too, the repeats of rows are compared in the order of time.
     repeats = [sorted(group, key=operator.attrgetter("ended")) for group in groups.values()]
-    between = intervals.between_runs(map(_rates, repeats))
-    rows = [_row(group, between) for group in repeats]
+    machines = grouped(repeats, lambda group: group[0].identity.hardware_key)
+    between = {machine: intervals.between_runs(map(_rates, mine)) for machine, mine in machines.items()}
+    rows = [_row(group, between[group[0].identity.hardware_key]) for group in repeats]
     rows = [dataclasses.replace(row, distinct=words) for row, words in zip(rows, _distinctions(rows), strict=True)]
     on_one_device = Siblings([row for row in rows if row.devices == 1])
     return [_with_speed_up(row, on_one_device) for row in rows]

@@ -58,6 +58,13 @@ def test_a_speed_up_has_an_interval_that_includes_how_processes_differ() -> None
     assert two.speed_up.log_half_width == pytest.approx(0.2 * math.sqrt(2), rel=1e-3), "10 % each are assumed"
 
 
+def test_how_processes_differ_on_one_machine_shows_nothing_of_another() -> None:
+    quiet = [fake_run(num_devices=devices, hardware="quiet") for devices in (1, 1, 1, 2)]
+    *_, once, noisy = summarize([*quiet, fake_run()])
+    assert once.among_processes.log_half_width < 0.1
+    assert noisy.among_processes.log_half_width == pytest.approx(0.2, rel=1e-2), "10 % are assumed"
+
+
 def test_other_hardware_is_another_row_that_says_so() -> None:
     one, other = summarize([fake_run(), fake_run(hardware="another")])
     assert one.also != other.also and one.also.startswith("machine ")

@@ -177,7 +177,10 @@ def find_imagenet(directory: str, split: str) -> Photos:
     folder = class_folders.find_class_folders(path, split, _ENDINGS)
     (other,) = {*FOLDERS_OF} - {split}
     if folder is None and _folder_of_shards(path, other):
-        raise DataError(f"{problem}; it holds only {other} shards: pass --data_split={other}, or name another one.")
+        ignored = "" if split == "train" else " An evaluation always reads the validation set."
+        raise DataError(
+            f"{problem}; it holds only {other} shards: pass --data_split={other}, or name another one.{ignored}"
+        )
     if folder is None:
         raise DataError(
             f"{problem}, and there is no folder of photos for each class; "

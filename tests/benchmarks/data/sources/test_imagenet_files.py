@@ -157,6 +157,11 @@ def test_unusable_directories_are_explained(copied: Path, damage: Callable[[Path
         imagenet_files.find_imagenet(str(copied), "train")
 
 
+def test_an_evaluation_without_validation_shards_is_not_sent_to_the_training_set(fake_imagenet: Path) -> None:
+    with pytest.raises(DataError, match="only train shards: .* An evaluation always reads the validation set"):
+        imagenet_files.find_imagenet(str(fake_imagenet), "validation")
+
+
 def test_both_layouts_of_records_are_told_by_their_content(fake_imagenet: Path, tmp_path: Path) -> None:
     to_tfds(fake_imagenet, tmp_path / "tfds")
     inception, tfds = (
