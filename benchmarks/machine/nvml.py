@@ -204,7 +204,7 @@ def _index_of(name: str, every: list[DriverGpu], driver: Any) -> int | None:
 def visible_indices(
     count: int, environment: Mapping[str, str], index_of: Callable[[str], int | None] = lambda name: None
 ) -> list[int]:
-    """Returns which of `count` GPUs CUDA shows: up to the first index of no GPU, and none if an index is repeated.
+    """Returns which of `count` GPUs CUDA shows: like CUDA, it stops at the first index that is not a GPU.
 
     Args:
         count: number of GPUs in the driver.
@@ -220,8 +220,6 @@ def visible_indices(
             found = index_of(word)
             indices.append(min(len(indices), max(count - 1, 0)) if found is None else found)
         elif (index := whole_number(word)) is not None and index < count:
-            if index in indices:
-                return []
             indices.append(index)
         else:
             break
