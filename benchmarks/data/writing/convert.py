@@ -12,6 +12,7 @@ import functools
 import io
 import json
 import os
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,7 +101,7 @@ def convert(
         for path, part in zip(paths, parts, strict=True):
             if not part.written:
                 advice = "" if isinstance(source, PhotoRecords) else ": pass a larger --images_per_shard"
-                first = f"The first one: {part.left_out[0]}." if part.left_out else "Its source has none."
+                first = f"The first one: {part.left_out[0]}."
                 raise DataError(f"{path} would be empty, since no photo of it can be used{advice}. {first}")
             total.written += part.written
             total.encoded_anew += part.encoded_anew
@@ -241,7 +242,8 @@ def _as_rgb(encoded: bytes, shorter_side: int | None) -> Image.Image:
     from PIL import Image
 
     _header_of(encoded)  # rejects a JPEG that is cut off
-    Image.MAX_IMAGE_PIXELS = None  # Pillow's own limit differs, and warns
+    Image.MAX_IMAGE_PIXELS = None  # Pillow's own limit differs
+    warnings.filterwarnings("ignore", module="PIL")  # such as on transparency, which is dropped, and on EXIF data
     try:
         image: Image.Image = Image.open(io.BytesIO(encoded), formats=originals.FORMATS)
         jpeg_header.check_size(image.height, image.width)

@@ -70,7 +70,7 @@ def _webdataset(ending: str) -> Callable[[Path], object]:
         ),
         *(
             (_webdataset(ending), f"train-000000.tar holds 0001.{ending}, so it is a shard of a WebDataset")
-            for ending in ("cls", "json", "txt")
+            for ending in ("class", "cls", "json", "txt")
         ),
     ],
 )
