@@ -132,17 +132,13 @@ def _class_names(folder: Path) -> list[str]:
     """Returns the class folders, sorted. Those without photos count: a class must not move the labels of others."""
     if not folder.is_dir():
         return []
-    entries = [entry for entry in os.scandir(folder) if _may_be_class(entry.name)]
+    entries = [entry for entry in os.scandir(folder) if entry.name[0] != "." and entry.name.lower() not in _NO_CLASSES]
     if broken := sorted(entry.path for entry in entries if entry.is_symlink() and not os.path.exists(entry.path)):
         raise DataError(
             f"{broken[0]} is a broken link. If it was a class, the labels of the classes after it would move: link it "
             "again, or remove it."
         )
     return sorted(entry.name for entry in entries if entry.is_dir())
-
-
-def _may_be_class(name: str) -> bool:
-    return name[0] != "." and name.lower() not in _NO_CLASSES
 
 
 def _below(root: Path, split: str) -> Path | None:
@@ -201,8 +197,9 @@ def _photos(folder: Path, split: str, classes: Sequence[str], endings: tuple[str
     if not files:
         return None
     kinds = (*endings, *ARCHIVE_ENDINGS)
-    beside = [entry for entry in sorted(os.listdir(folder)) if entry.lower().endswith(kinds) and entry[0] != "."]
-    others.update(f"{_kind(folder / entry)} beside the class folders" for entry in beside)
+    no_classes = sorted({*os.listdir(folder)} - {*classes})
+    beside = [name for name in no_classes if name.lower().endswith(kinds) and name[0] != "."]
+    others.update(f"{_kind(folder / name)} beside the class folders" for name in beside)
     others.update("folders of other kinds" for name in os.listdir(folder) if name.lower() in _NO_CLASSES)
     return PhotoFolder(
         directory=str(folder),

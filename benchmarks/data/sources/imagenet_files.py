@@ -203,8 +203,7 @@ def find_imagenet(directory: str, split: str) -> Photos:
     if folder is None and _folder_of_shards(path, other):
         ignored = "" if split == "train" else " An evaluation reads the validation set; shards called test are none."
         raise DataError(
-            f"{problem}; the only shards to read are of {other}: pass --data_split={other}, or name another "
-            f"directory.{ignored}"
+            f"{problem}; only {other} shards can be read: pass --data_split={other}, or name another one.{ignored}"
         )
     if folder is None:
         raise DataError(

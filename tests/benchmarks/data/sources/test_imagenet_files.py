@@ -140,7 +140,7 @@ def _named(form: str) -> Callable[[Path], None]:
         (_no_example, "record 0 at byte 0: it is no tf.train.Example"),
         (
             _named("validation-{:05d}-of-00004"),
-            "the only shards to read are of validation: pass --data_split=validation",
+            "only validation shards can be read: pass --data_split=validation",
         ),
         (_compress_first, "some shards are compressed, and others are not"),
         (_in_two_data_sets_of_tfds, "holds several data sets of TFDS .*imagenet2012.*imagenette.*: name one"),
@@ -164,7 +164,7 @@ def test_unusable_directories_are_explained(copied: Path, damage: Callable[[Path
 
 
 def test_an_evaluation_without_validation_shards_is_not_sent_to_the_training_set(fake_imagenet: Path) -> None:
-    with pytest.raises(DataError, match="the only shards to read are of train: .* An evaluation reads the val"):
+    with pytest.raises(DataError, match="only train shards can be read: .* An evaluation reads the val"):
         imagenet_files.find_imagenet(str(fake_imagenet), "validation")
 
 
@@ -460,9 +460,11 @@ def test_more_classes_than_the_model_has_are_refused_and_fewer_have_a_notice(
 
 def test_what_is_passed_over_is_counted_by_ending(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     beside = ("a.webp", "b.WEBP", "c.txt", "README", ".DS_Store", "deeper/0.jpg")
-    make_files(tmp_path, "ants/0.jpg", "ants/1.jpg", *(f"ants/{name}" for name in beside), "stray.jpg", "bees.tar")
+    make_files(
+        tmp_path, "ants/0.jpg", "ants/1.jpg", *(f"ants/{name}" for name in beside), "stray.jpg", "bees.tar", "flat.jpg/"
+    )
     described = imagenet_files.find_imagenet(str(tmp_path), "train").describe()
-    assert "2 photos of 1 classes" in described
+    assert "2 photos of 2 classes" in described
     wanted = (
         "(2 .webp, 1 files without an ending, 1 .txt, 1 folders in class folders, 1 .tar beside the class folders, "
         "1 .jpg beside the class folders passed over)"
