@@ -117,11 +117,7 @@ class PhotoRecords(StoredImages):
         return list(_first_photos(self.files[:1], self.layout, _RECORDS_DESCRIBED))
 
     def require_unchanged(self, file: Path) -> None:
-        """Checks that a shard has the size with which it was found.
-
-        Raises:
-            DataError: it has another, or is gone.
-        """
+        """Raises DataError if a shard has another size than when it was found, or is gone."""
         with reading(file):
             size = file.stat().st_size
         if size != self.sizes[file]:
