@@ -164,7 +164,7 @@ def test_unusable_directories_are_explained(copied: Path, damage: Callable[[Path
 
 
 def test_an_evaluation_without_validation_shards_is_not_sent_to_the_training_set(fake_imagenet: Path) -> None:
-    with pytest.raises(DataError, match="only train shards can be read: .* An evaluation reads the val"):
+    with pytest.raises(DataError, match="only train shards can be read: .*; shards called test are none"):
         imagenet_files.find_imagenet(str(fake_imagenet), "validation")
 
 
