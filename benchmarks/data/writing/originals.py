@@ -8,6 +8,7 @@ import functools
 import io
 import re
 import tarfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -28,6 +29,7 @@ FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")
 _OF_SPLIT = re.compile(
     r"(?:ilsvrc.{0,40}_)?(train|val|test)(?:ing|id|idation)?(?:[-_]?(?:images?|t\d))*+(?:[-_]?v\d.{0,40})?\.tar"
 )
+_PART = re.compile(r"\.(?:part)?\d{1,9}\Z")
 # Files of labels or facts beside a photo of the same name, in a WebDataset.
 _LABELS = {"cls", "cls2", "class", "count", "id", "index", "inx", "json", "txt"}
 _UNPACK = "Unpack it, and name the folder that has one folder for each class."
@@ -168,8 +170,12 @@ def _listing(photos: Sequence[Photo], classes: Sequence[str], source: Path, spli
     """Returns the photos of archives of classes.
 
     Raises:
-        DataError: they are of another split than that which decides the classes, and may lack some.
+        DataError: two are of one class; or they are of another split than that which decides the classes, and may lack
+            some.
     """
+    parts = Counter(_PART.sub("", name) for name in classes)
+    if twice := sorted(name for name, count in parts.items() if count > 1):
+        raise DataError(f"{source} holds several archives of the class {some(twice)}: keep one of each.")
     if split != "train" and len(classes) != IMAGENET_CLASSES:
         raise DataError(
             f"{source} holds archives of {len(classes)} classes. Labels are positions among the classes of the "

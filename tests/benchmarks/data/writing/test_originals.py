@@ -63,6 +63,7 @@ def _webdataset(ending: str) -> Callable[[Path], object]:
             lambda source: make_files(source, "all/rose/0.jpg", "all.tgz"),
             "holds all, .*with files such as .*/all/rose/0.jpg.*Name the folder",
         ),
+        (lambda source: _tars(source, "n1", "n1.part2"), "several archives of the class n1: keep one of each"),
         (
             lambda source: [_tar(source / f"{name}.tar", "a/0.jpg", "b/0.jpg") for name in ("n1", "n2")],
             r"in several folders \(a, b\), not of one class. Unpack it",
