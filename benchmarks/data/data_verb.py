@@ -123,11 +123,9 @@ def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, 
         else:
             draw = small_image_files.draw
             parts = {split: draw(name, images, given["seed"], split) for split, images in counts.items()}
+        write = small_image_files.write_cifar10 if name == "cifar10" else small_image_files.write_idx
         for split, part in parts.items():
-            if name == "cifar10":
-                files = small_image_files.write_cifar10(directory, *part, split=split)
-            else:
-                files = small_image_files.write_idx(directory, *part, split=split)
+            files = write(directory, *part, split=split)
             say(f"{', '.join(file.name for file in files)}: {len(part[1])} {split} images")
     use = {"cifar10": "--model=resnet20", "mnist": "--model=mlp", "digits": "--preset=digits"}[name]
     say(f"Use them with {use} {_flag(directory)}")
@@ -148,7 +146,7 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watch
     from benchmarks.data.writing import convert, originals
     from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES
 
-    split, deadlines = given["data_split"], Deadlines(watchdog)
+    split, classes, deadlines = given["data_split"], given["num_classes"], Deadlines(watchdog)
     deadlines.data_set(f"Listing the photos of {path}")
     source = originals.find_originals(path, split)
     if path.resolve() == directory.resolve():
@@ -173,9 +171,7 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watch
             shorter_side=given["resize"],
             decoded=bool(given["decoded"]),
             seed=given["seed"],
-            num_classes=IMAGENET_CLASSES
-            if given["num_classes"] in (None, BACKGROUND_CLASSES)
-            else given["num_classes"],
+            num_classes=IMAGENET_CLASSES if classes in (None, BACKGROUND_CLASSES) else classes,
             work=FileWork(watchdog),
         )
     for sentence in result.left_out[:_SHOWN]:
@@ -257,26 +253,13 @@ VERB = Verb(
             (*_MAKING, _PER_SHARD, _RESIZE, _DECODED),
             "data/fake --train_images=512",
         ),
-        _part(
-            "make_cifar10",
-            "write a fake CIFAR-10",
-            partial(_make_small_images, "cifar10"),
-            _MAKING,
-            "data/cifar10",
-        ),
-        _part(
-            "make_mnist",
-            "write a fake MNIST",
-            partial(_make_small_images, "mnist"),
-            _MAKING,
-            "data/mnist",
-        ),
-        _part(
-            "make_digits",
-            "write real handwritten digits, in the format of MNIST",
-            partial(_make_small_images, "digits"),
-            (_OVERWRITE,),
-            "data/digits",
+        *(
+            _part(f"make_{name}", f"write {what}", partial(_make_small_images, name), flags, f"data/{name}")
+            for name, what, flags in (
+                ("cifar10", "a fake CIFAR-10", _MAKING),
+                ("mnist", "a fake MNIST", _MAKING),
+                ("digits", "real handwritten digits, in the format of MNIST", (_OVERWRITE,)),
+            )
         ),
         _part(
             "convert",

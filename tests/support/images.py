@@ -51,7 +51,7 @@ def take_batches(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns batches of uint8 photos and labels, as one worker of several reads them."""
     source = input_pipeline.find_source("imagenet", str(directory), options.split)
-    skips = Skipping(source.files) if skipping else None
+    skips = Skipping() if skipping else None
     return take(lambda: input_pipeline.batches(source, spec(**changes), options, skips), count)
 
 

@@ -34,7 +34,7 @@ from benchmarks.data.sources.bad_records import Skipping
 from benchmarks.data.sources.class_folders import PhotoFolder
 from benchmarks.data.sources.imagenet_files import BOX_CORNERS, PhotoRecords, Photos
 from benchmarks.data.sources.storage import Address
-from benchmarks.errors import DataError
+from benchmarks.errors import DataError, UsageError
 from benchmarks.machine import hardware
 
 # Each includes those before it.
@@ -102,8 +102,9 @@ class _Pipeline:
                 records = tf.data.TFRecordDataset(name, source.compression)
                 return _with(file, tf.data.Dataset.zip((tf.data.Dataset.counter(), records)))
             signature = (tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string))
-            records_of = tf.data.Dataset.from_generator
-            return _with(file, records_of(skipping.read_records, output_signature=signature, args=(file,)))
+            read_records = functools.partial(skipping.read_records, source)
+            records = tf.data.Dataset.from_generator(read_records, output_signature=signature, args=(file,))
+            return _with(file, records)
 
         if isinstance(source, PhotoFolder):
             # The names are files; `_prepare` reads each photo.
@@ -172,8 +173,8 @@ class _Pipeline:
     ) -> tf.data.Dataset:
         """Prepares a data set of (epoch, (file, (record, payload))), of which so many were drawn `before`."""
         options, skipping, size = self.options, self.skipping, self.spec.batch_per_device
-        if imagenet_files.is_decoded(self.source):
-            photo_decoding.require_jpeg_options_unset(options)
+        if self.source.is_decoded and (options.decode_scaling or not options.fuse_decode_and_crop):
+            raise UsageError("--decode_scaling and --nofuse_decode_and_crop are for JPEGs, not pixels: drop them.")
         numbered = tf.data.Dataset.zip((tf.data.Dataset.counter(), records))
         if skipping:
             numbered = numbered.take_while(lambda number, _: tf.numpy_function(skipping.goes_on, [number], tf.bool))
@@ -211,11 +212,10 @@ class _Pipeline:
         if last_stage == "parse":
             return label
         seed = _seed(spec.seed, epoch, file, record)
-        if imagenet_files.is_decoded(source):
+        if source.is_decoded:
             image = photo_decoding.crop_decoded(stored, boxes, seed, options)
         else:
-            decode = photo_decoding.decode_jpeg_or_png if isinstance(source, PhotoFolder) else photo_decoding.decode
-            image = decode(stored, boxes, seed, spec.image_size, options)
+            image = photo_decoding.decode(stored, boxes, seed, spec.image_size, options, source.may_be_png)
         if last_stage == "decode":
             return tf.shape(image)
         image = photo_decoding.augment(image, seed, number + before, spec.image_size, options)
@@ -271,35 +271,32 @@ def checked(source: Photos, numbered: tf.data.Dataset) -> tf.data.Dataset:
     """
     if isinstance(source.files[0], Address):  # there is no FIFO, and to look at lengths would read each shard twice
         return numbered
-    sizes = None if isinstance(source, PhotoFolder) else source.sizes
 
     def safe_name(number: np.int64, name: bytes) -> bytes:
-        if _is_safe(name, sizes[int(number)] if sizes else None):
-            return name
-        return f"{safe_files.printable(Path(os.fsdecode(name)))}/unsafe".encode()
+        file = source.files[int(number)]
+        return name if _is_safe(source, file) else f"{safe_files.printable(file)}/unsafe".encode()
 
     def check(numbers: tf.Tensor, names: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         safe = tf.numpy_function(lambda *own: np.array([*map(safe_name, *own)], object), [numbers, names], tf.string)
         return numbers, tf.ensure_shape(safe, names.shape)
 
-    chunks = numbered.batch(1 if sizes else _PHOTOS_AT_ONCE)
+    chunks = numbered.batch(_PHOTOS_AT_ONCE if isinstance(source, PhotoFolder) else 1)
     return chunks.map(check, num_parallel_calls=hardware.usable_cores(), deterministic=True).unbatch()
 
 
-def _is_safe(name: bytes, size: int | None) -> bool:
-    """Returns whether a file is a regular one without absurd lengths, and has the size of a shard (None: a photo)."""
+def _is_safe(source: Photos, file: Path) -> bool:
+    """Returns whether a photo is a regular file of a usual size, or a shard unchanged and without absurd lengths."""
     try:
-        status = os.stat(name)
-        if not stat.S_ISREG(status.st_mode):
-            return False
-        if size is None:
-            return status.st_size <= safe_files.MOST_PHOTO_BYTES
-        return status.st_size == size and _lengths_are_safe(name, status.st_size, status.st_mtime_ns)
+        status = os.stat(file)
+        if isinstance(source, PhotoFolder):
+            return stat.S_ISREG(status.st_mode) and status.st_size <= safe_files.MOST_PHOTO_BYTES
+        source.require_unchanged(file)
+        return _lengths_are_safe(file, status.st_size, status.st_mtime_ns)
     except (OSError, DataError):
         return False
 
 
 @functools.cache
-def _lengths_are_safe(shard: bytes, size: int, modified_ns: int) -> bool:
+def _lengths_are_safe(shard: Path, size: int, modified_ns: int) -> bool:
     """Remembers for each shard, as long as it does not change, whether TensorFlow's reader may have it."""
-    return tfrecord.lengths_are_safe(Path(os.fsdecode(shard)))
+    return tfrecord.lengths_are_safe(shard)

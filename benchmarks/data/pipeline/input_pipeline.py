@@ -117,7 +117,7 @@ def find_source(name: str, directory: str, split: str) -> Source:
 
 def skipping(source: Source, options: InputOptions) -> Skipping | None:
     """Returns what skips bad records and counts them; None if a bad record ends the run."""
-    return Skipping(source.files) if options.on_bad_record == "skip" and not isinstance(source, Pixels) else None
+    return Skipping() if options.on_bad_record == "skip" and not isinstance(source, Pixels) else None
 
 
 def batches(

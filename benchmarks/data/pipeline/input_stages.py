@@ -17,7 +17,7 @@ from benchmarks.data.options import InputOptions, parallel_calls
 from benchmarks.data.pipeline import imagenet_pipeline, input_pipeline
 from benchmarks.data.pipeline.input_pipeline import RunInput, Source
 from benchmarks.data.pipeline.tower_input import InputSpec
-from benchmarks.data.sources import imagenet_files, small_images
+from benchmarks.data.sources import small_images
 from benchmarks.data.sources.class_folders import PhotoFolder
 from benchmarks.data.sources.imagenet_files import Photos
 from benchmarks.data.sources.small_images import Pixels
@@ -107,7 +107,7 @@ def probes(measured: Measuring, build_copy: Callable[[], RunInput] | None = None
                 whole = dataclasses.replace(spec, worker=0, workers=1, seed=spec.seed + number)
                 skipping = input_pipeline.skipping(source, options)
                 datasets[stage] = input_pipeline.batches(source, whole, options, skipping, stage)
-            if not isinstance(source, Pixels) and not imagenet_files.is_decoded(source):
+            if not isinstance(source, Pixels) and not source.is_decoded:
                 datasets[BARE_DECODE] = _bare_decode(source, spec.batch_per_device, options.on_bad_record == "skip")
             iterators = {name: measured.iterator(dataset) for name, dataset in datasets.items()}
         initializers = [initializer for initializer, _ in iterators.values()]

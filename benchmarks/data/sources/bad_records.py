@@ -108,6 +108,7 @@ def _records(
 ) -> Iterator[Defect | None]:
     work.go_on(file)
     try:
+        source.require_unchanged(file)
         for record in tfrecord.walk(file):
             work.go_on(file)
             yield _defect_of(record, file, source, labels, problem_of_photo)
@@ -121,8 +122,8 @@ def _defect_of(
     if isinstance(record, Defect):
         return record
     problem = imagenet_files.problem_of_example(record.payload, source.layout, labels)
-    if not problem and not imagenet_files.is_decoded(source):
-        problem = problem_of_photo(imagenet_files.encoded_of(record.payload, source.layout), False)
+    if not problem and not source.is_decoded:
+        problem = problem_of_photo(imagenet_files.encoded_of(record.payload, source.layout), source.may_be_png)
     if not problem and source.layout.has_boxes:
         problem = imagenet_files.problem_of_boxes(imagenet_files.features_of(record.payload))
     return Defect(file, record.number, record.offset, *problem) if problem else None
@@ -173,8 +174,7 @@ class Skipping:
         read: number of records that were read in a pass, bad ones and those read ahead included.
     """
 
-    def __init__(self, files: Sequence[Path]) -> None:
-        self._files = files
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._since_last_batch = 0
         self._last_number, self._used = -1, 0
@@ -192,10 +192,11 @@ class Skipping:
         with self._lock:
             return self._last_number + 1 - self._used
 
-    def read_records(self, file: np.int64) -> Iterator[tuple[int, bytes]]:
+    def read_records(self, source: PhotoRecords, file: np.int64) -> Iterator[tuple[int, bytes]]:
         """Yields number and payload of each record of a file; the payload of a bad one is empty."""
         try:
-            for record in tfrecord.walk(self._files[int(file)]):
+            source.require_unchanged(source.files[int(file)])
+            for record in tfrecord.walk(source.files[int(file)]):
                 yield record.number, b"" if isinstance(record, Defect) else record.payload
         except DataError as error:
             self.failure = error

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from benchmarks.console import warn_once
 from benchmarks.data.sources.data_sets import DATA_SETS, StoredImages, only_one
@@ -33,6 +34,8 @@ _NO_CLASSES = {
     "#snapshot",
     "~snapshot",
 }
+# Folders of photos or masks in data sets for other tasks than classification, such as Pascal VOC.
+_NO_LABELS = {"images", "jpegimages", "labels", "masks", "segmentationclass", "segmentationobject"}
 _NAMED = 3
 # Other data sets, with the names with which their files begin.
 _SMALL_IMAGES = {"cifar10": ("data_batch_", "cifar-10-"), "mnist": ("train-images", "t10k-images", "MNIST")}
@@ -56,6 +59,8 @@ class PhotoFolder(StoredImages):
     labels: Sequence[int]
     classes: Sequence[str]
     passed_over: str = ""
+    is_decoded: ClassVar = False
+    may_be_png: ClassVar = True
 
     def identify(self) -> str:
         """The checksum is of the photos' names."""
@@ -108,11 +113,18 @@ def find_class_folders(root: Path, split: str, endings: tuple[str, ...]) -> Phot
     found = _photos(folder, split, classes, endings)
     if found and folder == root and _are_splits(found):
         return None
-    if found and split == "train" and len(used := {*found.labels}) == 1:
-        warn_once(
-            f"All {len(found.files)} photos of {folder} have the same label, since they are in one folder "
-            f"({some([classes[used.pop()]])}). {labels_needed(split)}"
-        )
+    if found and split == "train":
+        used = [classes[label] for label in sorted({*found.labels})]
+        if len(used) == 1:
+            warn_once(
+                f"All {len(found.files)} photos of {folder} have the same label, since they are in one folder "
+                f"({some(used)}). {labels_needed(split)}"
+            )
+        elif doubtful := [name for name in used if name.lower() in _NO_LABELS]:
+            warn_once(
+                f"{folder} counts {some(doubtful)} as classes, but folders with such names usually hold photos or "
+                f"masks of all classes. {labels_needed(split)}"
+            )
     return found
 
 
@@ -120,17 +132,13 @@ def _class_names(folder: Path) -> list[str]:
     """Returns the class folders, sorted. Those without photos count: a class must not move the labels of others."""
     if not folder.is_dir():
         return []
-    entries = [entry for entry in os.scandir(folder) if _may_be_class(entry.name)]
+    entries = [entry for entry in os.scandir(folder) if entry.name[0] != "." and entry.name.lower() not in _NO_CLASSES]
     if broken := sorted(entry.path for entry in entries if entry.is_symlink() and not os.path.exists(entry.path)):
         raise DataError(
             f"{broken[0]} is a broken link. If it was a class, the labels of the classes after it would move: link it "
             "again, or remove it."
         )
     return sorted(entry.name for entry in entries if entry.is_dir())
-
-
-def _may_be_class(name: str) -> bool:
-    return name[0] != "." and name.lower() not in _NO_CLASSES
 
 
 def _below(root: Path, split: str) -> Path | None:
@@ -189,8 +197,9 @@ def _photos(folder: Path, split: str, classes: Sequence[str], endings: tuple[str
     if not files:
         return None
     kinds = (*endings, *ARCHIVE_ENDINGS)
-    beside = [entry for entry in sorted(os.listdir(folder)) if entry.lower().endswith(kinds) and entry[0] != "."]
-    others.update(f"{_kind(folder / entry)} beside the class folders" for entry in beside)
+    no_classes = sorted({*os.listdir(folder)} - {*classes})
+    beside = [name for name in no_classes if name.lower().endswith(kinds) and name[0] != "."]
+    others.update(f"{_kind(folder / name)} beside the class folders" for name in beside)
     others.update("folders of other kinds" for name in os.listdir(folder) if name.lower() in _NO_CLASSES)
     return PhotoFolder(
         directory=str(folder),
@@ -222,12 +231,13 @@ def what_is_there(root: Path, split: str, endings: tuple[str, ...]) -> str:
     example = _file_below(folders[-1], endings)
     names = sorted(name for name in os.listdir(folders[-1]) if name[0] != ".")
     below = f", with files such as {example}" if example and example.parent != folders[-1] else ""
+    no_test = "" if split == "train" else " (not test)"
     return (
         f"{folders[-1]} holds {some(names) or 'nothing'}{below}. Name the folder of shards called like "
-        f"{split}-00000-of-00008, or that has one folder for each class, with its photos in it, or that has these "
-        f"folders in one named {' or '.join(FOLDERS_OF[split])}. 'run_bench.py data convert' takes tar archives, and "
-        "photos in JPEG, PNG, GIF, BMP, WebP and TIFF; write those in other formats, such as HEIC, Parquet, HDF5 and "
-        "LMDB, as such files first (docs/howto/real-data.md)."
+        f"{split}-00000-of-00008, or of one folder of photos for each class, or that has these folders in one named "
+        f"{' or '.join(FOLDERS_OF[split])}{no_test}. 'run_bench.py data convert' takes tar archives, and photos in "
+        "JPEG, PNG, GIF, BMP, WebP and TIFF; write those in other formats, such as HEIC, Parquet, HDF5 and LMDB, as "
+        "such files first (docs/howto/real-data.md)."
     )
 
 

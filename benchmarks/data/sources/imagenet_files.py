@@ -20,7 +20,8 @@ from google.protobuf.message import DecodeError
 from benchmarks.console import warn, warn_once
 from benchmarks.data.sources import class_folders, tfrecord
 from benchmarks.data.sources.class_folders import FOLDERS_OF, JPEG_ENDINGS, PhotoFolder, digest, some
-from benchmarks.data.sources.data_sets import StoredImages, existing_directory, only_one
+from benchmarks.data.sources.data_sets import StoredImages, existing_directory, only_one, reading
+from benchmarks.data.sources.jpeg_header import PNG_SIGNATURE
 from benchmarks.data.sources.safe_files import for_each
 from benchmarks.data.sources.storage import Address, path_of
 from benchmarks.data.sources.tfrecord import Defect
@@ -69,14 +70,14 @@ _LAYOUTS = (INCEPTION, TFDS, DECODED)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PhotoRecords(StoredImages):
-    """Photos in TFRecords: so many files `of_shards` with `sizes` in bytes; `compression` as TensorFlow calls it.
+    """Photos in TFRecords: files with their `sizes` in bytes, `of_shards`; `compression` as TensorFlow calls it.
 
     `training_files` are the same, or those of the training images beside these, which tell how classes are numbered.
     """
 
     layout: Layout
     of_shards: int
-    sizes: Sequence[int]
+    sizes: Mapping[Path, int]
     training_files: Sequence[Path]
     compression: tfrecord.Compression = ""
 
@@ -90,24 +91,40 @@ class PhotoRecords(StoredImages):
 
     def identify(self) -> str:
         """The checksum is of the files' names and sizes."""
-        files = [f"{file.name} {size}" for file, size in zip(self.files, self.sizes, strict=True)]
-        return f"{self.layout.title}, {len(files)} files, {sum(self.sizes) / 1e6:.0f} MB, {digest(files)}"
+        files = [f"{file.name} {size}" for file, size in self.sizes.items()]
+        return f"{self.layout.title}, {len(files)} files, {sum(self.sizes.values()) / 1e6:.0f} MB, {digest(files)}"
 
     def describe(self) -> str:
         """The line holds layout, shards, and the labels of the first records."""
-        labels = list(_first_labels(self.files[:1], self.layout, _RECORDS_DESCRIBED))
+        labels = [label for label, _ in self._first]
         seen = f", labels {min(labels)} to {max(labels)} in the first {len(labels)} records" if labels else ""
         part = "" if len(self.files) == self.of_shards else f" of {self.of_shards}"
         compressed = f", {self.compression}" if self.compression else ""
         return f"{self.layout.title}, {len(self.files)} {self.split} shards{part}{compressed} in {self.directory}{seen}"
 
+    @property
+    def is_decoded(self) -> bool:
+        """Whether the photos are stored as pixels."""
+        return bool(self.layout.sides)
+
+    @functools.cached_property
+    def may_be_png(self) -> bool:
+        """Whether one of the first photos is a PNG."""
+        return PNG_SIGNATURE in [beginning for _, beginning in self._first]
+
+    @functools.cached_property
+    def _first(self) -> list[tuple[int, bytes]]:
+        return list(_first_photos(self.files[:1], self.layout, _RECORDS_DESCRIBED))
+
+    def require_unchanged(self, file: Path) -> None:
+        """Raises DataError if a shard has another size than when it was found, or is gone."""
+        with reading(file):
+            size = file.stat().st_size
+        if size != self.sizes[file]:
+            raise DataError(f"{file} has changed: it had {self.sizes[file]} bytes, and has {size}. Start again.")
+
 
 Photos = PhotoRecords | PhotoFolder
-
-
-def is_decoded(source: Photos) -> bool:
-    """Returns whether the photos are stored as pixels."""
-    return isinstance(source, PhotoRecords) and bool(source.layout.sides)
 
 
 def labels_of(source: Photos, num_classes: int) -> range:
@@ -138,7 +155,7 @@ def _first_label(source: PhotoRecords, num_classes: int) -> int:
         return usual
     files = source.training_files[:: -(-len(source.training_files) // _FILES_SAMPLED)]
     count = 0
-    for label in _first_labels(files, source.layout, -(-_SAMPLED_PER_CLASS * num_classes // len(files))):
+    for label, _ in _first_photos(files, source.layout, -(-_SAMPLED_PER_CLASS * num_classes // len(files))):
         if label in (0, num_classes):
             return min(usual, label)
         count += 1
@@ -149,12 +166,15 @@ def _first_label(source: PhotoRecords, num_classes: int) -> int:
     return usual
 
 
-def _first_labels(files: Sequence[Path], layout: Layout, records: int) -> Iterator[int]:
+def _first_photos(files: Sequence[Path], layout: Layout, records: int) -> Iterator[tuple[int, bytes]]:
+    """Yields label and first bytes of so many photos of each file."""
     for file in files:
         for record in itertools.islice(tfrecord.walk(file), records):
             if isinstance(record, tfrecord.FramedRecord):
                 if not problem_of_example(record.payload, layout, _ANY_LABELS):
-                    yield features_of(record.payload)[layout.label].int64_list.value[0]
+                    feature = features_of(record.payload)
+                    photo = feature[layout.encoded].bytes_list.value[0]
+                    yield feature[layout.label].int64_list.value[0], photo[: len(PNG_SIGNATURE)]
 
 
 def find_imagenet(directory: str, split: str) -> Photos:
@@ -177,9 +197,9 @@ def find_imagenet(directory: str, split: str) -> Photos:
     folder = class_folders.find_class_folders(path, split, _ENDINGS)
     (other,) = {*FOLDERS_OF} - {split}
     if folder is None and _folder_of_shards(path, other):
-        ignored = "" if split == "train" else " An evaluation always reads the validation set."
+        ignored = "" if split == "train" else " An evaluation reads the validation set; shards called test are none."
         raise DataError(
-            f"{problem}; it holds only {other} shards: pass --data_split={other}, or name another one.{ignored}"
+            f"{problem}; only {other} shards can be read: pass --data_split={other}, or name another one.{ignored}"
         )
     if folder is None:
         raise DataError(
@@ -229,7 +249,7 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
         directory=str(path),
         split=split,
         files=files,
-        sizes=sizes,
+        sizes=dict(zip(files, sizes, strict=True)),
         layout=layout_of(files),
         of_shards=total,
         training_files=_training_files(path) or files,
@@ -242,7 +262,10 @@ def _size_and_compression(file: Path) -> tuple[int, tfrecord.Compression]:
         raise DataError(f"{file} is a broken link or no file: link, copy or make it again.")
     if not (size := file.stat().st_size):
         raise DataError(f"{file} is empty (0 bytes): copy or make it again.")
-    return size, tfrecord.compression_of(file)
+    compression = tfrecord.compression_of(file)
+    if compression and next(tfrecord.walk(file), None) is None:
+        raise DataError(f"{file} holds no record: copy or make it again.")
+    return size, compression
 
 
 def _training_files(directory: Path) -> list[Path]:
@@ -266,7 +289,7 @@ def _folder_of_shards(directory: Path, split: str) -> Path | None:
     if folder := only_one([folder for folder in folders if _shards_in(folder, split)], f"{split} shards"):
         return folder
     prepared = {path.parent for level in ("*", "*/*", "*/*/*") for path in directory.glob(f"{level}/dataset_info.json")}
-    versions = [path for path in prepared if _shards_in(path, split)]
+    versions = [path for path in prepared if "incomplete" not in path.name and _shards_in(path, split)]
     if len({path.parent for path in versions}) > 1:
         named = ", ".join(map(str, sorted(versions)))
         raise DataError(f"--data_dir={directory} holds several data sets of TFDS ({named}): name one.")
@@ -292,8 +315,7 @@ def layout_of(files: Sequence[Path]) -> Layout:
             reason = f"it has neither {wanted}, only {some(sorted(keys)) or 'nothing'}"
         reason += "; convert the photos with 'run_bench.py data convert' (docs/howto/real-data.md)"
         raise Defect(file, record.number, record.offset, "keys", reason).error()
-    if first_defect is None:  # files that are compressed are not empty
-        raise DataError(f"{files[0]} holds no record, and no other shard does: copy or make them again.")
+    assert first_defect, "no shard is empty"
     raise first_defect.error()
 
 

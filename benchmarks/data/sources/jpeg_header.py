@@ -10,7 +10,6 @@ MOST_PIXELS = 2**27
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _START, _END = b"\xff\xd8", b"\xff\xd9"
 _PNG_END = b"IEND\xaeB`\x82"  # an empty chunk and its checksum
-_LEAST_PNG_BYTES = 24  # up to its width and height
 # Markers of frames, baseline to arithmetic; 0xC4, 0xC8 and 0xCC have other meanings.
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 # Lossless and hierarchical ones, which libjpeg does not decode.
@@ -79,7 +78,7 @@ def _read_frame(code: int, frame: bytes) -> JpegHeader:
 
 
 def _check_png_header(data: bytes) -> None:
-    if len(data) < _LEAST_PNG_BYTES or _PNG_END not in data:  # programs append data to a PNG, too
+    if data.find(_PNG_END, 24) < 0:  # after width and height; programs append data to a PNG, too
         raise BadJpegError("truncated", f"its PNG of {len(data)} bytes is cut off: it has no end marker")
     width, height = struct.unpack_from(">II", data, 16)
     check_size(height, width)

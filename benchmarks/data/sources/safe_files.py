@@ -77,14 +77,15 @@ def files_in(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     """Yields the files of an archive, each of which lies in it as one piece; hidden ones are left out.
 
     Raises:
-        tarfile.ReadError: one is sparse, or its size is negative, by which `tarfile` would go back; or a header is
-            damaged, at which `tarfile` ends as if no file followed.
+        tarfile.ReadError: one is sparse or a link, or its size is negative, by which `tarfile` would go back; or a
+            header is damaged, at which `tarfile` ends as if no file followed.
     """
     for member in archive:
-        if member.issparse() or member.size < 0:
-            what = "a sparse file" if member.issparse() else "damaged"
+        is_regular = member.isfile() and not member.issparse()
+        if member.size < 0 or not (is_regular or member.isdir()):
+            what = "damaged" if member.size < 0 else "a link, a sparse file or a device"
             raise tarfile.ReadError(f"{ascii(member.name)} is {what} in it")
-        if member.isfile() and not Path(member.name).name.startswith("."):
+        if is_regular and not Path(member.name).name.startswith("."):
             yield member
     assert archive.fileobj is not None, "it is open"
     archive.fileobj.seek(archive.offset)

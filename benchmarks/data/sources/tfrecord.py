@@ -171,7 +171,10 @@ def _frames(path: Path) -> Iterator[tuple[BinaryIO | _Inflated, int, int, int] |
                 break
             length, crc = _HEADER.unpack(header)
             if crc != _masked_crc(header[:8]):
-                kind, reason = "crc", "the checksum of its length does not match, so the rest cannot be read"
+                kind, reason = (
+                    "crc",
+                    "the checksum of its length does not match: damaged, or no TFRecord file",
+                )
                 break
             end = offset + _HEADER.size + length + _FOOTER.size
             is_safe = length <= safe_files.MOST_PHOTO_BYTES

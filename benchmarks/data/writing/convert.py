@@ -12,6 +12,7 @@ import functools
 import io
 import json
 import os
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,7 +101,7 @@ def convert(
         for path, part in zip(paths, parts, strict=True):
             if not part.written:
                 advice = "" if isinstance(source, PhotoRecords) else ": pass a larger --images_per_shard"
-                first = f"The first one: {part.left_out[0]}." if part.left_out else "Its source has none."
+                first = f"The first one: {part.left_out[0]}."
                 raise DataError(f"{path} would be empty, since no photo of it can be used{advice}. {first}")
             total.written += part.written
             total.encoded_anew += part.encoded_anew
@@ -202,11 +203,12 @@ def _notes_of(path: Path) -> Path:
 
 def _converted(original: Original, shorter_side: int | None, decoded: bool) -> tuple[bytes, bool]:
     """Returns the new record of a photo, and whether it holds a JPEG that was encoded again."""
+    header = _header_of(original.encoded)
     if decoded:
         image = _as_rgb(original.encoded, shorter_side)
         stored, size, layout = image.tobytes(), (image.height, image.width), DECODED
     else:
-        stored, layout = _as_rgb_jpeg(original.encoded, shorter_side), INCEPTION
+        stored, layout = _as_rgb_jpeg(original.encoded, header, shorter_side), INCEPTION
         size = jpeg_header.read_jpeg_header(stored)[:2]
     payload = photo_example(dataclasses.replace(original, encoded=stored), size, layout)
     if len(payload) > MOST_PHOTO_BYTES:
@@ -215,6 +217,7 @@ def _converted(original: Original, shorter_side: int | None, decoded: bool) -> t
 
 
 def _header_of(encoded: bytes) -> JpegHeader | None:
+    """Returns the header of a JPEG, and rejects one that is cut off; None for another format."""
     try:
         return jpeg_header.read_jpeg_header(encoded)
     except BadJpegError as error:
@@ -223,9 +226,8 @@ def _header_of(encoded: bytes) -> JpegHeader | None:
     return None
 
 
-def _as_rgb_jpeg(encoded: bytes, shorter_side: int | None) -> bytes:
+def _as_rgb_jpeg(encoded: bytes, header: JpegHeader | None, shorter_side: int | None) -> bytes:
     """Returns a JPEG of RGB or grey that is not too large as it is; encodes any other photo again."""
-    header = _header_of(encoded)
     if header and header.components in (1, 3):
         if shorter_side is None or min(header.height, header.width) <= shorter_side:
             return encoded
@@ -240,8 +242,8 @@ def _as_rgb(encoded: bytes, shorter_side: int | None) -> Image.Image:
     """Decodes a photo, and makes it smaller if its shorter side is above `shorter_side`."""
     from PIL import Image
 
-    _header_of(encoded)  # rejects a JPEG that is cut off
-    Image.MAX_IMAGE_PIXELS = None  # Pillow's own limit differs, and warns
+    Image.MAX_IMAGE_PIXELS = None  # Pillow's own limit differs
+    warnings.filterwarnings("ignore", module="PIL")  # such as on transparency, which is dropped, and on EXIF data
     try:
         image: Image.Image = Image.open(io.BytesIO(encoded), formats=originals.FORMATS)
         jpeg_header.check_size(image.height, image.width)

@@ -31,7 +31,7 @@ _OF_SPLIT = re.compile(
 )
 _PART = re.compile(r"\.(?:part)?\d{1,9}\Z")
 # Files of labels or facts beside a photo of the same name, in a WebDataset.
-_LABELS = {"cls", "json", "txt"}
+_LABELS = {"cls", "cls2", "class", "count", "id", "index", "inx", "json", "txt"}
 _UNPACK = "Unpack it, and name the folder that has one folder for each class."
 
 
@@ -138,7 +138,7 @@ def find_originals(source: Path, split: str) -> Listing | PhotoRecords:
             f"{source} does not exist: name a folder of class folders or of TFRecords, or ImageNet's tar archives."
         )
     if records := imagenet_files.find_records(str(source), split):
-        if imagenet_files.is_decoded(records):
+        if records.is_decoded:
             raise DataError(f"{source} holds pixels, not JPEGs: convert the photos that they were made of.")
         return records
     return _in_folder(source, split)

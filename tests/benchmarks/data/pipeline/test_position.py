@@ -78,6 +78,6 @@ def test_photos_of_earlier_steps_are_not_decoded(fake_imagenet: Path, monkeypatc
 
 def test_records_before_the_start_are_not_counted_as_bad(fake_imagenet: Path) -> None:
     source = input_pipeline.find_source("imagenet", str(fake_imagenet), "train")
-    skipping = Skipping(source.files)
+    skipping = Skipping()
     take(lambda: input_pipeline.batches(source, spec(images_before=52), InputOptions(), skipping), 2)
     assert skipping.close() == 0

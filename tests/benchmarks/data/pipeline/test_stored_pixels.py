@@ -58,7 +58,7 @@ def test_pixels_are_cropped_as_a_jpeg_of_their_size(data: Path, tmp_path: Path, 
 
 @pytest.mark.parametrize("option", [{"decode_scaling": True}, {"fuse_decode_and_crop": False}])
 def test_what_is_done_to_jpegs_is_refused(data: Path, option: dict[str, bool]) -> None:
-    with pytest.raises(UsageError, match="is for JPEGs, and this data set holds pixels: drop it"):
+    with pytest.raises(UsageError, match="are for JPEGs, not pixels: drop them"):
         take_batches(data, 1, options=InputOptions(**option))
 
 

@@ -138,16 +138,22 @@ def _named(form: str) -> Callable[[Path], None]:
         (_break_link, "train-00001-of-00004 is a broken link"),
         (_other_layout, "record 0 at byte 0: it has neither 'image/encoded' and .* only picture, word; convert"),
         (_no_example, "record 0 at byte 0: it is no tf.train.Example"),
-        (_named("validation-{:05d}-of-00004"), "it holds only validation shards: pass --data_split=validation"),
+        (
+            _named("validation-{:05d}-of-00004"),
+            "only validation shards can be read: pass --data_split=validation",
+        ),
         (_compress_first, "some shards are compressed, and others are not"),
         (_in_two_data_sets_of_tfds, "holds several data sets of TFDS .*imagenet2012.*imagenette.*: name one"),
         (
-            lambda directory: [file.write_bytes(gzip.compress(b"")) for file in directory.iterdir()],
-            "holds no record, and no other shard does",
+            lambda directory: (
+                [file.write_bytes(gzip.compress(file.read_bytes())) for file in directory.iterdir()],
+                (directory / "train-00002-of-00004").write_bytes(gzip.compress(b"")),
+            ),
+            "train-00002-of-00004 holds no record: copy or make it again",
         ),
         (
             lambda directory: [file.write_bytes(b"what cannot be read") for file in directory.iterdir()],
-            "00000-of-00004: record 0 at byte 0: the checksum of its length does not match",
+            "00000-of-00004: record 0 at byte 0: the checksum .* does not match: damaged, or no TFRecord file",
         ),
     ],
 )
@@ -158,7 +164,7 @@ def test_unusable_directories_are_explained(copied: Path, damage: Callable[[Path
 
 
 def test_an_evaluation_without_validation_shards_is_not_sent_to_the_training_set(fake_imagenet: Path) -> None:
-    with pytest.raises(DataError, match="only train shards: .* An evaluation always reads the validation set"):
+    with pytest.raises(DataError, match="only train shards can be read: .*; shards called test are none"):
         imagenet_files.find_imagenet(str(fake_imagenet), "validation")
 
 
@@ -198,7 +204,11 @@ def _in_one_file(name: str) -> Callable[[Path], None]:
 
 def _of_tfds(directory: Path) -> None:
     _named("imagenet2012/5.1.0/imagenet2012-train.tfrecord-{:05d}-of-00004")(directory)
-    (directory / "imagenet2012" / "5.1.0" / "dataset_info.json").write_text("{}")
+    unfinished = directory / "imagenet2012" / "incomplete.9AB_5.1.1"
+    shutil.copytree(directory / "imagenet2012" / "5.1.0", unfinished)
+    (unfinished / "imagenet2012-train.tfrecord-00000-of-00004").unlink()
+    for version in ("5.1.0", unfinished.name):
+        (directory / "imagenet2012" / version / "dataset_info.json").write_text("{}")
 
 
 def _compressed(compress: Callable[[bytes], bytes], ending: str) -> Callable[[Path], None]:
@@ -347,7 +357,7 @@ def test_another_epoch_brings_the_same_photos_in_other_crops(fake_imagenet: Path
     assert not first & second
 
 
-BY_CLASS = "Name the folder of shards called like train-00000-of-00008, or that has one folder for each class"
+BY_CLASS = "Name the folder of shards called like train-00000-of-00008, or of one folder of photos for each class"
 
 
 @pytest.mark.parametrize(
@@ -450,15 +460,23 @@ def test_more_classes_than_the_model_has_are_refused_and_fewer_have_a_notice(
 
 def test_what_is_passed_over_is_counted_by_ending(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     beside = ("a.webp", "b.WEBP", "c.txt", "README", ".DS_Store", "deeper/0.jpg")
-    make_files(tmp_path, "ants/0.jpg", "ants/1.jpg", *(f"ants/{name}" for name in beside), "stray.jpg", "bees.tar")
+    make_files(
+        tmp_path, "ants/0.jpg", "ants/1.jpg", *(f"ants/{name}" for name in beside), "stray.jpg", "bees.tar", "flat.jpg/"
+    )
     described = imagenet_files.find_imagenet(str(tmp_path), "train").describe()
-    assert "2 photos of 1 classes" in described
+    assert "2 photos of 2 classes" in described
     wanted = (
         "(2 .webp, 1 files without an ending, 1 .txt, 1 folders in class folders, 1 .tar beside the class folders, "
         "1 .jpg beside the class folders passed over)"
     )
     assert wanted in described
     assert "All 2 photos of" in (warned := capsys.readouterr().err) and "in one folder (ants). Move them" in warned
+
+
+def test_folders_that_are_usually_no_classes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_files(tmp_path, "JPEGImages/0.jpg", "SegmentationClass/0.png", "bees/0.jpg", "Annotations/0.xml")
+    assert "4 classes" in imagenet_files.find_imagenet(str(tmp_path), "train").describe()
+    assert "counts JPEGImages, SegmentationClass as classes, but" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "P"])
@@ -475,6 +493,27 @@ def test_a_png_is_read_as_pillow_reads_it(tmp_path: Path, mode: str) -> None:
     cropped = tf.image.resize(plain[top : top + height, left : left + width], images.shape[1:3]).numpy()
     assert labels.tolist() == [0]
     assert np.abs(images[0] - cropped).mean() < 1.0
+
+
+def test_records_of_pngs_are_read_as_the_same_photos_in_folders_are(tmp_path: Path) -> None:
+    """So are JPEGs among them."""
+    make_files(tmp_path, "folder/a/", "records/")
+    payloads = []
+    for number, kind in enumerate(("PNG", "JPEG", "PNG")):
+        pixels = np.random.default_rng(number).integers(0, 256, (40, 50, 3), np.uint8)
+        photo = tmp_path / "folder" / "a" / f"{number}.jpg"
+        Image.fromarray(pixels).save(photo, kind)
+        payloads.append(photo_example(Original(photo.read_bytes(), 1, "a", photo.name), (40, 50), INCEPTION))
+    with (tmp_path / "records" / "train-00000-of-00001").open("wb") as file:
+        for payload in payloads:
+            tfrecord.write(file, payload)
+    options = InputOptions(crop="central", shuffle_records=0)
+
+    def images(directory: Path) -> list[bytes]:
+        batches = take_batches(directory, 3, options=options, batch_per_device=1, num_classes=2)
+        return sorted(batch.tobytes() for batch, _ in batches)
+
+    assert images(tmp_path / "records") == images(tmp_path / "folder")
 
 
 def test_the_search_for_photos_in_other_places_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

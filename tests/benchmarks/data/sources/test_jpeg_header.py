@@ -34,6 +34,14 @@ def test_headers_that_are_not_right(change: Callable[[bytes], bytes], kind: str)
     assert caught.value.kind == kind
 
 
+def test_a_png_that_is_cut_off_is_named() -> None:
+    png = bytes(tf.io.encode_png(np.zeros((30, 40, 3), np.uint8)).numpy())
+    assert jpeg_header.header_problem(png + b"behind its end", png_too=True) is None
+    for part in (png[:-8], png[:20], jpeg_header.PNG_SIGNATURE):
+        problem = jpeg_header.header_problem(part, png_too=True)
+        assert problem and problem[0] == "truncated"
+
+
 def test_headers_say_the_size() -> None:
     assert jpeg_header.read_jpeg_header(_jpeg()) == jpeg_header.JpegHeader(30, 40, 3)
     assert jpeg_header.read_jpeg_header(_jpeg() + b"\0" * 16).components == 3, "something after the end is usual"

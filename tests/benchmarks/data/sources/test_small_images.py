@@ -182,7 +182,8 @@ def test_a_fifo_is_named_and_not_waited_for(tmp_path: Path, name: str) -> None:
 def test_an_archive_may_not_hold_links_to_itself_or_sparse_files(tmp_path: Path) -> None:
     link, sparse = tarfile.TarInfo("data_batch_1.bin"), tarfile.TarInfo("data_batch_1.bin")
     link.type, link.linkname, sparse.type = tarfile.SYMTYPE, "data_batch_1.bin", tarfile.GNUTYPE_SPARSE
-    for member, words in ((link, "neither data_batch_1.bin nor"), (sparse, "cannot be read: .* is a sparse file")):
+    for member in (link, sparse):
+        words = "cannot be read: 'data_batch_1.bin' is a link, a sparse file or a device in it"
         with tarfile.open(tmp_path / "cifar-10-some.tar.gz", "w:gz") as archive:
             archive.addfile(member)
         with pytest.raises(DataError, match=words):

@@ -70,7 +70,7 @@ def _webdataset(ending: str) -> Callable[[Path], object]:
         ),
         *(
             (_webdataset(ending), f"train-000000.tar holds 0001.{ending}, so it is a shard of a WebDataset")
-            for ending in ("cls", "json", "txt")
+            for ending in ("class", "cls", "json", "txt")
         ),
     ],
 )
@@ -140,6 +140,14 @@ def _with_long_header(size: int) -> Callable[[Path], str]:
     return write
 
 
+def _with_link(file: Path) -> str:
+    link = tarfile.TarInfo("2.JPEG")
+    link.type, link.linkname = tarfile.LNKTYPE, "1.JPEG"
+    with tarfile.open(file, "a:") as archive:
+        archive.addfile(link)
+    return "'2.JPEG' is a link"
+
+
 def _with_damaged_header(file: Path) -> str:
     with tarfile.open(file) as archive:
         *_, last = archive.getmembers()
@@ -150,8 +158,10 @@ def _with_damaged_header(file: Path) -> str:
 
 
 @pytest.mark.parametrize("form", [_tars, _tar_of_tars])
-@pytest.mark.parametrize("damage", [_with_long_header(2**33), _with_long_header(2**62), _with_damaged_header])
-def test_an_archive_neither_fills_the_memory_nor_ends_at_a_damaged_header(
+@pytest.mark.parametrize(
+    "damage", [_with_long_header(2**33), _with_long_header(2**62), _with_damaged_header, _with_link]
+)
+def test_an_archive_neither_fills_the_memory_nor_loses_what_it_holds(
     tmp_path: Path, form: Callable[..., Path], damage: Callable[[Path], str]
 ) -> None:
     source = form(tmp_path / "source", "n1", "n2")
