@@ -77,11 +77,8 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
             say(help_text.of_program(VERBS_BY_TITLE if "--all" in rest else FIRST_VERBS))
         return ExitStatus.OK
     _refuse_words_of_others(verb, rest)
-    if verb.takes == "lists":
-        grid.warn_of_repeats(rest)
-        parsed = flag.parse(rest, grid.sweep_groups(verb.flags))
-    else:
-        parsed = flag.parse(rest, peer_flags.groups_to_parse(verb.flags))
+    groups = grid.sweep_groups if verb.takes == "lists" else peer_flags.groups_to_parse
+    parsed = flag.parse(rest, groups(verb.flags))
     if verb.takes != "words":
         _refuse_words(rest, parsed.words)
     words = [flag.local_path(word) for word in parsed.words]  # of which some may be paths
@@ -118,6 +115,8 @@ def _refuse_words_of_others(verb: Verb, arguments: Sequence[str]) -> None:
 def _refuse_words(arguments: Sequence[str], words: Sequence[str]) -> None:
     if not words:
         return
+    if problem := verbs.misplaced(words[0]):
+        raise UsageError(problem)
     before = arguments[list(arguments).index(words[0]) - 1] if words[0] in arguments[1:] else ""
     truths = dict.fromkeys(("1", "on", "yes"), "true") | dict.fromkeys(("0", "off", "no"), "false")
     truth = truths.get(words[0].lower())
