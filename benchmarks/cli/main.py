@@ -59,7 +59,7 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
     if any(word.endswith("\r") for word in arguments):  # part of a value, or the next line is a command of its own
         raise UsageError("The script of this command has lines as on Windows: convert it, as with sed -i 's/\\r$//'.")
     arguments = [flag.spelled(word) for word in arguments]
-    if "--version" in arguments:
+    if any(word.partition("=")[0] == "--version" for word in arguments) or arguments[:1] == ["version"]:
         say(help_text.versions())
         return ExitStatus.OK
     rest = list(arguments)
@@ -69,7 +69,7 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
         rest = [*rest[1:], "--help"]
     names_verb = bool(rest) and not rest[0].startswith("-")
     verb, rest = verbs.chosen(rest)
-    if set(rest) & {*verbs.HELP_WORDS}:
+    if {word.partition("=")[0] for word in rest} & {*verbs.HELP_WORDS}:
         full = verbs.FULL_HELP in rest
         if names_verb or full:
             say(help_text.of_verb(verb, flags_of(verb), full=full))
@@ -117,11 +117,7 @@ def _refuse_words(arguments: Sequence[str], words: Sequence[str]) -> None:
         return
     if problem := verbs.misplaced(words[0]):
         raise UsageError(problem)
-    before = arguments[list(arguments).index(words[0]) - 1] if words[0] in arguments[1:] else ""
-    truths = dict.fromkeys(("1", "on", "yes"), "true") | dict.fromkeys(("0", "off", "no"), "false")
-    truth = truths.get(words[0].lower())
-    fix = f" Did you mean {before}={truth}?" if truth and before.startswith("--") and "=" not in before else ""
-    fix = f" Did you mean --{words[0].lstrip('-')}?" if before == "--" else fix
+    fix = f" Did you mean --{words[0].lstrip('-')}?" if "--" in arguments else ""
     if words[0] and not words[0].strip(" \t\\"):
         fix = " A backslash that continues a line must be its last character."
     raise UsageError(f"'{words[0]}' is not a flag.{fix} Flags are spelled --name=value, or --name and --noname.")

@@ -140,8 +140,6 @@ def _no_verb(name: str) -> str:
             return f"'{name}' is not a verb, but a value of --{flag.name}: run_bench.py --{flag.name}={name.lower()}"
     if problem := misplaced(name):
         return problem
-    if word == "version":
-        return "'version' is not a verb, but a flag: --version."
     parts = [f"'{command.name}'" for command in commands().values() if command.word == name]
     hint = f" Did you mean {' or '.join(parts)}?" if parts else did_you_mean(name, [*NAMES, "help"])
     known = ", ".join(name for verbs in FIRST_VERBS.values() for name in verbs)

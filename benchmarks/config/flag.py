@@ -49,7 +49,7 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
     """Reads flags.
 
     Besides absl's forms (`--name=value`, `--name value`, `--name`, `--noname`, `--flagfile=FILE`; one dash is as good
-    as two, and dashes in names as underscores), a boolean may be followed by the word true or false, as in scripts
+    as two, and dashes in names as underscores), a boolean may be followed by a word such as true or off, as in scripts
     for tf_cnn_benchmarks, and `--preset=NAME` is a file of flags that comes with the suite.
 
     Raises:
@@ -58,7 +58,7 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
     table = [flag for group in groups.values() for flag in group]
     flag_values = absl_flags.FlagValues()
     for flag in table:
-        form = {"boolean": True} if flag.kind is bool or flag.boolean else {}
+        form = {"boolean": True} if flag.is_switch else {}
         absl_flags.DEFINE(_Parser(flag), flag.name, None, flag.help, flag_values, module_name=__name__, **form)
     flag_values.set_gnu_getopt(True)
     given = read_files(arguments)
@@ -130,8 +130,8 @@ class _Parser(absl_flags.ArgumentParser):
         super().__init__()
         self._flag, self._gone = flag, dict(flag.gone)
         self._words = {word.lower(): word for word in flag.choices} | dict(flag.other_words)
-        for words, choice in zip(_BOOLEANS, flag.boolean or (), strict=False):
-            self._words |= dict.fromkeys(words, choice)
+        for words, choice in zip(_BOOLEANS, flag.boolean or (True, False), strict=True):
+            self._words |= dict.fromkeys(words if flag.is_switch else (), choice)
 
     def parse(self, argument: Any) -> Any:
         """Returns the value, a word as it is spelled in the table.
@@ -151,7 +151,7 @@ class _Parser(absl_flags.ArgumentParser):
                 hint = did_you_mean(text, self._flag.choices)
                 raise UsageError(f"{where}there is no '{text}'.{hint} Choices: {known}.{several}")
             return argument
-        parser, wanted = _NUMBERS[self._flag.kind]
+        parser, wanted = _KINDS[self._flag.kind]
         try:
             return parser.parse(text)
         except (TypeError, ValueError) as error:
@@ -159,8 +159,8 @@ class _Parser(absl_flags.ArgumentParser):
             raise UsageError(f"{where}'{text}' is not {wanted}{also}.{several}") from error
 
 
-_BOOLEANS = (("true", "t", "1"), ("false", "f", "0"))
-_NUMBERS = {
+_BOOLEANS = (("true", "t", "1", "yes", "on"), ("false", "f", "0", "no", "off"))
+_KINDS = {
     bool: (absl_flags.BooleanParser(), "true or false"),
     int: (absl_flags.IntegerParser(), "a whole number"),
     float: (absl_flags.FloatParser(), "a number"),
@@ -276,10 +276,11 @@ def _joined(arguments: Sequence[str], table: Sequence[Flag]) -> list[str]:
     Raises:
         UsageError: a flag follows one that lacks its value, or one such as `--noxla` has one.
     """
-    values = {f"--{f.name}": {"true", "false", *(f.boolean or ())} for f in table if f.kind is bool or f.boolean}
-    needing = {f"--{f.name}" for f in table} - values.keys()
+    truths = {word for words in _BOOLEANS for word in words}
+    values = {f"--{flag.name}": truths | {*(flag.boolean or ())} for flag in table if flag.is_switch}
+    needing = {f"--{flag.name}" for flag in table} - values.keys()
     negated = {f"--no{name.removeprefix('--')}": name for name in values}
-    values |= dict.fromkeys(negated, {"true", "false"})
+    values |= dict.fromkeys(negated, truths)
     joined: list[str] = []
     for argument in arguments:
         before = joined[-1] if joined else ""

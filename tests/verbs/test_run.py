@@ -132,7 +132,6 @@ def test_json_is_all_there_is_on_stdout(run_bench: RunBench) -> None:
         (["--device=cpu", "--", "num_gpus=2"], 2, "'num_gpus=2' is not a flag. Did you mean --num_gpus=2?"),
         (["--device=cpu", " "], 2, "' ' is not a flag. A backslash that continues a line must be its last character."),
         (["--device=cpu", "\\", "#"], 2, "is not a flag. A backslash that continues a line"),
-        (["--device=cpu", "--distortions", "off"], 2, "Did you mean --distortions=false?"),
         (["--model=trivial", "sweep"], 2, "'sweep' is a verb, which comes first, before all flags."),
         (["--device=cpu", "help"], 2, "'help' is a verb, which comes first"),
         (["NCCL_DEBUG=INFO", "--device=cpu"], 2, "'NCCL_DEBUG=INFO' sets an environment variable: write it before"),

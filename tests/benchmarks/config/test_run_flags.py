@@ -206,6 +206,8 @@ def test_a_value_that_a_later_one_replaces_is_said(given: list[str], capsys: pyt
         (["--task_id=1", "--task_index=1"], ["--task_index=1"]),
         (["--use_fp16", "--precision=fp16"], ["--precision=fp16"]),
         (["--nouse_fp16"], []),
+        (["--use_fp16", "1", "--xla=yes", "--forward_only", "ON"], ["--precision=fp16", "--xla=jit", "--forward_only"]),
+        (["--xla", "0", "--forward_only=no"], ["--xla=off", "--noforward_only"]),
         (["--nouse_fp16", "--precision=bf16"], ["--precision=bf16"]),
         (["--xla_compile"], ["--xla=jit"]),
         (["--noxla_compile"], ["--xla=off"]),
