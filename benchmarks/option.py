@@ -78,6 +78,11 @@ class Flag:
         return bool(self.default) if self.kind is bool and not is_phrase else None if is_phrase else self.default
 
     @property
+    def is_switch(self) -> bool:
+        """Whether it needs no value, and has a form `--noname`."""
+        return self.kind is bool or self.boolean is not None
+
+    @property
     def words(self) -> tuple[str, ...]:
         """The words that its value may be, in the order of the table."""
         return ("true", "false") if self.kind is bool else self.choices or self.known

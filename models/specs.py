@@ -72,7 +72,7 @@ def find_model(name: str, data_name: str | None = None) -> ModelSpec:
     known = f"Models: {', '.join(names())}."
     if near:
         known = f"Did you mean '{near[0]}'? See `run_bench.py explain --list_models`."
-    raise UnknownModelError(f"There is no model '{name}'. {known}")
+    raise UnknownModelError(f"There is no model '{name[:100]}'. {known}")
 
 
 def plain_name(name: str) -> str:

@@ -193,7 +193,7 @@ def _why_it_waited(measurement: Measurement, derived: Derived, config: Mapping[s
     # Stages are measured on one host, and a run without waiting would need so many images from each.
     needed = derived.images_per_sec / max(1e-3, 1 - (derived.input_wait_share or 0.0)) / hosts
     alone = list(stages.values())[-1]
-    why = f"The input alone reaches {alone:.0f} images/sec{' on a host' if hosts > 1 else ''}"
+    why = f"The input alone reaches {alone:.0f} images/s{' on a host' if hosts > 1 else ''}"
     if alone < needed:
         why += f", {needed:.0f} are needed"
     else:

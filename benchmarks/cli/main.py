@@ -59,7 +59,7 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
     if any(word.endswith("\r") for word in arguments):  # part of a value, or the next line is a command of its own
         raise UsageError("The script of this command has lines as on Windows: convert it, as with sed -i 's/\\r$//'.")
     arguments = [flag.spelled(word) for word in arguments]
-    if "--version" in arguments:
+    if any(word.partition("=")[0] == "--version" for word in arguments) or arguments[:1] == ["version"]:
         say(help_text.versions())
         return ExitStatus.OK
     rest = list(arguments)
@@ -69,7 +69,7 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
         rest = [*rest[1:], "--help"]
     names_verb = bool(rest) and not rest[0].startswith("-")
     verb, rest = verbs.chosen(rest)
-    if set(rest) & {*verbs.HELP_WORDS}:
+    if {word.partition("=")[0] for word in rest} & {*verbs.HELP_WORDS}:
         full = verbs.FULL_HELP in rest
         if names_verb or full:
             say(help_text.of_verb(verb, flags_of(verb), full=full))
@@ -77,11 +77,8 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
             say(help_text.of_program(VERBS_BY_TITLE if "--all" in rest else FIRST_VERBS))
         return ExitStatus.OK
     _refuse_words_of_others(verb, rest)
-    if verb.takes == "lists":
-        grid.warn_of_repeats(rest)
-        parsed = flag.parse(rest, grid.sweep_groups(verb.flags))
-    else:
-        parsed = flag.parse(rest, peer_flags.groups_to_parse(verb.flags))
+    groups = grid.sweep_groups if verb.takes == "lists" else peer_flags.groups_to_parse
+    parsed = flag.parse(rest, groups(verb.flags))
     if verb.takes != "words":
         _refuse_words(rest, parsed.words)
     words = [flag.local_path(word) for word in parsed.words]  # of which some may be paths
@@ -118,11 +115,9 @@ def _refuse_words_of_others(verb: Verb, arguments: Sequence[str]) -> None:
 def _refuse_words(arguments: Sequence[str], words: Sequence[str]) -> None:
     if not words:
         return
-    before = arguments[list(arguments).index(words[0]) - 1] if words[0] in arguments[1:] else ""
-    truths = dict.fromkeys(("1", "on", "yes"), "true") | dict.fromkeys(("0", "off", "no"), "false")
-    truth = truths.get(words[0].lower())
-    fix = f" Did you mean {before}={truth}?" if truth and before.startswith("--") and "=" not in before else ""
-    fix = f" Did you mean --{words[0].lstrip('-')}?" if before == "--" else fix
+    if problem := verbs.misplaced(words[0]):
+        raise UsageError(problem)
+    fix = f" Did you mean --{words[0].lstrip('-')}?" if "--" in arguments else ""
     if words[0] and not words[0].strip(" \t\\"):
         fix = " A backslash that continues a line must be its last character."
     raise UsageError(f"'{words[0]}' is not a flag.{fix} Flags are spelled --name=value, or --name and --noname.")

@@ -269,13 +269,7 @@ REPORT = Verb(
                 ("text", *FORMATS),
                 default="text",
             ),
-            Flag(
-                "table",
-                str,
-                "of csv, json and parquet: what a row is",
-                TABLES,
-                default="runs",
-            ),
+            Flag("table", str, "of csv, json and parquet: what a row is", TABLES, default="runs"),
             Flag(
                 "against",
                 str,

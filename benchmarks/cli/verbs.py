@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pkgutil
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from benchmarks.option import Groups
 from benchmarks.sweep import grid
 
 FULL_HELP = "--helpfull"
+_VARIABLE = re.compile("[A-Z][A-Z0-9_]+=")
 HELP_WORDS = ("--help", "--h", "--helpshort", FULL_HELP)
 
 
@@ -119,6 +121,15 @@ def chosen(words: Sequence[str]) -> tuple[Verb, list[str]]:
     raise UsageError(f"{name} {problem} Subcommands: {', '.join(parts)}. See {name} --help.")
 
 
+def misplaced(word: str) -> str:
+    """Returns a sentence on a word that belongs to another place of a command line, else nothing."""
+    if word in (*NAMES, "help"):
+        return f"'{word}' is a verb, which comes first, before all flags."
+    if _VARIABLE.match(word):
+        return f"'{word}' sets an environment variable: write it before the program, or after `env`."
+    return ""
+
+
 def _no_verb(name: str) -> str:
     """Returns a sentence on a first word that is no verb, but perhaps a flag without its dashes."""
     word, *_ = name.split("=")
@@ -127,8 +138,8 @@ def _no_verb(name: str) -> str:
     for flag in (run_flags.FLAGS["model"], run_flags.FLAGS["variable_update"]):
         if name.lower() in flag.words:
             return f"'{name}' is not a verb, but a value of --{flag.name}: run_bench.py --{flag.name}={name.lower()}"
-    if word == "version":
-        return "'version' is not a verb, but a flag: --version."
+    if problem := misplaced(name):
+        return problem
     parts = [f"'{command.name}'" for command in commands().values() if command.word == name]
     hint = f" Did you mean {' or '.join(parts)}?" if parts else did_you_mean(name, [*NAMES, "help"])
     known = ", ".join(name for verbs in FIRST_VERBS.values() for name in verbs)

@@ -49,7 +49,7 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
     """Reads flags.
 
     Besides absl's forms (`--name=value`, `--name value`, `--name`, `--noname`, `--flagfile=FILE`; one dash is as good
-    as two, and dashes in names as underscores), a boolean may be followed by the word true or false, as in scripts
+    as two, and dashes in names as underscores), a boolean may be followed by a word such as true or off, as in scripts
     for tf_cnn_benchmarks, and `--preset=NAME` is a file of flags that comes with the suite.
 
     Raises:
@@ -58,11 +58,13 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
     table = [flag for group in groups.values() for flag in group]
     flag_values = absl_flags.FlagValues()
     for flag in table:
-        form = {"boolean": True} if flag.kind is bool or flag.boolean else {}
+        form = {"boolean": True} if flag.is_switch else {}
         absl_flags.DEFINE(_Parser(flag), flag.name, None, flag.help, flag_values, module_name=__name__, **form)
     flag_values.set_gnu_getopt(True)
+    given = read_files(arguments)
+    joined = _joined(given, table)
     try:
-        words = flag_values(["run_bench.py", *_join_booleans(read_files(arguments), table)])[1:]
+        words = flag_values(["run_bench.py", *joined])[1:]
     except absl_flags.UnrecognizedFlagError as error:
         name, names = f"--{error.flagname}", [flag.name for flag in table]
         hint = instead_of(error.flagname, names) or did_you_mean(name, [f"--{one}" for one in names])
@@ -71,6 +73,8 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
         raise UsageError(str(error)) from error
     except RecursionError as error:  # absl compares an unknown name with each flag
         raise UsageError("There is no flag with so long a name. See --helpfull for all flags.") from error
+    if given == [*map(spelled, arguments)]:  # the flags of a file may be overridden
+        _warn_of_repeats(joined)
     values = _without_aliases({flag.name: _meant(flag, flag_values[flag.name].value) for flag in table}, table)
     for problem in filter(None, (flag.why_not(values[flag.name]) for flag in table if not flag.same_as)):
         raise UsageError(problem)
@@ -126,36 +130,37 @@ class _Parser(absl_flags.ArgumentParser):
         super().__init__()
         self._flag, self._gone = flag, dict(flag.gone)
         self._words = {word.lower(): word for word in flag.choices} | dict(flag.other_words)
-        for words, choice in zip(_BOOLEANS, flag.boolean or (), strict=False):
-            self._words |= dict.fromkeys(words, choice)
+        for words, choice in zip(_BOOLEANS, flag.boolean or (True, False), strict=True):
+            self._words |= dict.fromkeys(words if flag.is_switch else (), choice)
 
     def parse(self, argument: Any) -> Any:
         """Returns the value, a word as it is spelled in the table.
 
         Raises:
-            ValueError: it is none; absl writes the flag before the sentence.
+            UsageError: it is none; absl would repeat all of a long value.
         """
         word, text, known = str(argument).lower(), shortened(argument), ", ".join(self._flag.choices)
         if word in self._words:
             return self._words[word]
+        where = f"--{self._flag.name}={text}: "
         if word in self._gone:
-            raise ValueError(self._gone[word])
+            raise UsageError(where + self._gone[word])
         several = " Lists are for `sweep`." if "," in text else ""
         if self._flag.kind is str:
             if known and argument.strip():
-                hint = did_you_mean(argument, self._flag.choices)
-                raise ValueError(f"there is no '{argument}'.{hint} Choices: {known}.{several}")
+                hint = did_you_mean(text, self._flag.choices)
+                raise UsageError(f"{where}there is no '{text}'.{hint} Choices: {known}.{several}")
             return argument
-        parser, wanted = _NUMBERS[self._flag.kind]
+        parser, wanted = _KINDS[self._flag.kind]
         try:
             return parser.parse(text)
         except (TypeError, ValueError) as error:
             also = f", and not {' or '.join(self._flag.choices)}" if known else ""
-            raise ValueError(f"'{text}' is not {wanted}{also}.{several}") from error
+            raise UsageError(f"{where}'{text}' is not {wanted}{also}.{several}") from error
 
 
-_BOOLEANS = (("true", "t", "1"), ("false", "f", "0"))
-_NUMBERS = {
+_BOOLEANS = (("true", "t", "1", "yes", "on"), ("false", "f", "0", "no", "off"))
+_KINDS = {
     bool: (absl_flags.BooleanParser(), "true or false"),
     int: (absl_flags.IntegerParser(), "a whole number"),
     float: (absl_flags.FloatParser(), "a number"),
@@ -265,20 +270,38 @@ def spelled(word: str) -> str:
     return f"--{SHORT_FLAGS.get(name, name)}" + (f"={value}" if value is not None else "")
 
 
-def _join_booleans(arguments: Sequence[str], table: Sequence[Flag]) -> list[str]:
-    """Turns `--xla true` into `--xla=true` for boolean flags, and in a sweep also a list of such words.
+def _joined(arguments: Sequence[str], table: Sequence[Flag]) -> list[str]:
+    """Turns `--model vgg16` into `--model=vgg16`, and `--xla true` for boolean flags, in a sweep also a list of such.
 
     Raises:
-        UsageError: a flag follows one that lacks its value.
+        UsageError: a flag follows one that lacks its value, or one such as `--noxla` has one.
     """
-    values = {f"--{f.name}": {"true", "false", *(f.boolean or ())} for f in table if f.kind is bool or f.boolean}
-    needing = {f"--{f.name}" for f in table} - values.keys()
+    truths = {word for words in _BOOLEANS for word in words}
+    values = {f"--{flag.name}": truths | {*(flag.boolean or ())} for flag in table if flag.is_switch}
+    needing = {f"--{flag.name}" for flag in table} - values.keys()
+    negated = {f"--no{name.removeprefix('--')}": name for name in values}
+    values |= dict.fromkeys(negated, truths)
     joined: list[str] = []
     for argument in arguments:
-        if joined and joined[-1] in needing and argument.startswith("--"):  # as after a variable that is empty
-            raise UsageError(f"{joined[-1]} has no value: {argument} follows it. Write {joined[-1]}=VALUE.")
-        if joined and {*argument.lower().split(",")} <= values.get(joined[-1], set()):
+        before = joined[-1] if joined else ""
+        if before in needing and argument.startswith("--"):  # as after a variable that is empty
+            raise UsageError(f"{before} has no value: {argument} follows it. Write {before}=VALUE.")
+        if before in needing or {*argument.lower().split(",")} <= values.get(before, set()):
             joined[-1] += f"={argument}"
         else:
             joined.append(argument)
+    for name, equals, value in (word.partition("=") for word in joined):
+        if equals and name in negated:
+            raise UsageError(f"{name} takes no value, such as {value}. Write {name}, or {negated[name]}=true.")
     return joined
+
+
+def _warn_of_repeats(joined: Sequence[str]) -> None:
+    """Warns of flags with several values, of which the last counts: a shell makes these of `--num_gpus={1,2}`."""
+    seen: dict[str, list[str]] = {}
+    for name, equals, value in (word.partition("=") for word in joined):
+        if equals and name.startswith("--"):
+            seen.setdefault(name, []).append(shortened(value))
+    for name, (*others, last) in seen.items():
+        if unlike := ", ".join(dict.fromkeys(other for other in others if other != last)):
+            console.warn(f"Of {name}, only the last value counts ({last}), not {unlike}. A `sweep` takes a list.")

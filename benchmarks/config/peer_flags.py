@@ -111,6 +111,7 @@ _OF_OTHER_TOOLS = {
     "--data_format": "channels_last layout image_data_format",
     "--xla": "enable_xla use_xla jit_compile",
     "--variable_update": "distribution_strategy strategy",
+    "--cluster, as in `mpirun -np N ... --cluster=mpi`: flags of mpirun stand before the program": "np x mca hostfile",
     "--cluster": "world_size local_rank rank dist_url nnodes node_rank nproc_per_node master_addr master_port",
     "--data_dir": "data_path dataset_dir imagenet_dir",
     "--data_name": "dataset dataset_name",

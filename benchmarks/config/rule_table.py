@@ -60,6 +60,11 @@ _WITHOUT_EFFECT: tuple[Rule, ...] = (
         "--eval trains nothing, and takes every image of the validation set once",
     ),
     NoEffect("max_ckpts_to_keep", "!train_dir", "only checkpoints in --train_dir are counted"),
+    NoEffect(
+        "summary_verbosity save_summaries_steps",
+        "!train_dir !summary_verbosity !save_summaries_steps",
+        "summaries take --train_dir, --summary_verbosity and --save_summaries_steps",
+    ),
     NoEffect("momentum", "optimizer!=momentum|nesterov|lars", "only --optimizer=momentum, nesterov and lars read it"),
     NoEffect("lars_trust_coefficient", "optimizer!=lars", "only --optimizer=lars reads it"),
     NoEffect("weight_decay_on", "weight_decay=0", "--weight_decay=0 acts on nothing"),
@@ -274,9 +279,6 @@ _BETWEEN_STEPS: tuple[Rule, ...] = (
     Excludes("eval", "pipeline_stages fc_model_parallel", "each device gets the whole model"),
     Needs("stop_at_top_1_accuracy", _EVALUATIONS, "it is about the result of an evaluation"),
     Needs("eval_batch_size", f"{_EVALUATIONS} eval", "it is about an evaluation"),
-    Needs("save_summaries_steps", "summary_verbosity", "at 0 nothing is written"),
-    Needs("summary_verbosity", "train_dir", "summaries are written there"),
-    Needs("summary_verbosity", "save_summaries_steps", "that says how often it is written"),
     Excludes(
         "summary_verbosity=2|3",
         "save_summaries_steps=1",

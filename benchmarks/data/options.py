@@ -16,6 +16,7 @@ from models.model_spec import ModelSpec
 RESIZE_METHODS = ("bilinear", "nearest", "bicubic", "area")
 ROUND_ROBIN = "round_robin"
 AUTOTUNE = -1  # as in tf.data
+_NO_MODEL = "no model of this suite is trained on it, only classifiers of images: use imagenet, cifar10 or mnist"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,6 +114,7 @@ class Data:
         "data set; synthetic: images generated once on the devices; synthetic_host: generated once on the host, so "
         "that the copy to the device is measured",
         choices=(*DATA_SETS, SYNTHETIC, SYNTHETIC_HOST),
+        gone=(("coco", _NO_MODEL), ("librispeech", _NO_MODEL)),
         default_text="the model's with --data_dir, else synthetic",
         unset="",
     )

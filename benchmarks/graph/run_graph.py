@@ -317,7 +317,7 @@ def shown_facts(config: Config, data: str, placement: Mapping[str, Any]) -> dict
     mode = "evaluation" if workload.eval_only else "inference only" if workload.forward_only else "training"
     per_device = placement["variable_bytes_per_device"].items()
     parts = placement.get("pipeline")
-    batch = f"{workload.batch_per_device} per device, {config.batch_global} global"
+    batch = f"{config.batch_global} global, {workload.batch_per_device} per device"
     if parts:
         batch += f", in {parts['micro_batches']} micro-batches of {parts['images_per_micro_batch']}"
     seen = " that this worker sees" if config.processes.num_workers > 1 else ""

@@ -102,7 +102,7 @@ class Display:
     def after_step(self, phase: Phase) -> None:
         """A step has ended; prints its line if it is one of those that are printed."""
         steps = len(phase.step_seconds)
-        progress.advance(note=f"{self._images / phase.step_seconds[-1]:.1f} images/sec")
+        progress.advance(note=f"{self._images / phase.step_seconds[-1]:.1f} images/s")
         if not (self._measures and self._every):
             return
         if steps == 1 or steps % self._every == 0:
@@ -135,7 +135,7 @@ class Display:
             own = step_statistics.rate(seconds, measurement.images_per_step or 0)
             say(
                 _RULE,
-                f"{task}: {own:.2f} images/sec in {len(seconds)} steps; {leader} has the total and keeps the record",
+                f"{task}: {own:.2f} images/s in {len(seconds)} steps; {leader} has the total and keeps the record",
             )
 
     def stored(self, record: Record, location: str) -> None:

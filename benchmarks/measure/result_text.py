@@ -1,4 +1,4 @@
-"""The result of a run as lines of text, below its rate."""
+"""The result of a run as lines below its rate, none with `images/sec` or `Accuracy @`: scripts look for these."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def result_lines(record: Record) -> list[str]:
     rate = Interval.of(derived.images_per_sec or 0.0, derived.images_per_sec_low, derived.images_per_sec_high)
     per_device = rate.scaled((derived.images_per_sec_per_device or 0.0) / (derived.images_per_sec or 1.0))
     return [
-        *([f"95 % interval:  {rate.range()} images/sec (of this process)"] if rate.is_known else []),
-        f"per device:     {per_device.rounded()} images/sec",
+        *([f"95 % interval:  {rate.range()} images/s (of this process)"] if rate.is_known else []),
+        f"per device:     {per_device.rounded()} images/s",
         *step_lines(record),
         *_cluster_lines(record),
         *_asynchronous_lines(record.measurement),
@@ -93,7 +93,7 @@ def _cluster_lines(record: Record) -> list[str]:
     if len(workers) > 1:
         images = (measurement.images_per_step or 0) // len(workers)
         rates = ", ".join(f"{step_statistics.rate(seconds, images):.2f}" for seconds in workers if seconds)
-        lines.append(f"workers:        {rates} images/sec")
+        lines.append(f"workers:        {rates} images/s")
     slowest = {"worker": (derived.slowest_worker, derived.straggler_ratio)}
     slowest["tower"] = (derived.slowest_tower, derived.slowest_tower_ratio)
     for member, (number, ratio) in slowest.items():
@@ -141,8 +141,8 @@ def _evaluation_lines(measurement: Measurement) -> list[str]:
     rate = last["images"] / last["seconds"]
     loss = "not finite" if last["loss"] is None else f"{last['loss']:.4f}"
     lines = [
-        f"evaluation:     {accuracy_line(last)} after {last['step']} steps ({last['epochs']:.4g} epochs), "
-        f"loss {loss}, {rate:.0f} images/sec"
+        f"evaluation:     {last['top_1_accuracy']:.4f} top 1, {last['top_5_accuracy']:.4f} top 5, of {last['images']} "
+        f"images after {last['step']} steps ({last['epochs']:.4g} epochs), loss {loss}, {rate:.0f} images/s"
     ]
     if measurement.seconds_to_accuracy is not None:
         lines.append(f"to accuracy:    {measurement.seconds_to_accuracy:.1f} s from the first step, with everything")

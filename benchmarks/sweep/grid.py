@@ -74,16 +74,6 @@ def sweep_groups(own: Groups) -> Groups:
     return {**own, **{title: [*map(as_text, group)] for title, group in _PARSED.items()}}
 
 
-def warn_of_repeats(arguments: Sequence[str]) -> None:
-    """Warns of flags with several values, of which the last counts: a shell makes these of `--num_gpus={1,2}`."""
-    given = [word.removeprefix("--").partition("=") for word in arguments if word.startswith("--")]
-    for name in [name for name in _FLAGS if name not in _NO_LISTS]:
-        values = [value for word, equals, value in given if word == name and equals]
-        if len(different := dict.fromkeys(values)) > 1:
-            every = (";" if name in _SEMICOLONS else ",").join(different)
-            warn(f"Of --{name}, only the last value counts ({values[-1]}); all of them: --{name}={every}.")
-
-
 def of_flags(values: Mapping[str, str | None]) -> dict[str, list[str]]:
     """Returns the values of each given flag, split at commas or semicolons, in the order of `run`'s help."""
     lists = {}

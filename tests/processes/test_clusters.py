@@ -95,7 +95,7 @@ def test_mnist_on_two_servers_and_two_workers_in_any_order(
     order = ("worker 1", "ps 1", "worker 0", "ps 0")
     tasks = start_cluster(*flags, "--print_training_accuracy", ps=2, workers=2, order=order, await_first="Waiting for")
     assert set(tasks.statuses(300).values()) == {0}
-    assert all("images/sec in 30 steps" in tasks.text(f"worker {i}") or i == 0 for i in (0, 1))
+    assert all("images/s in 30 steps" in tasks.text(f"worker {i}") or i == 0 for i in (0, 1))
     (record,) = records()
     assert record["config"]["data_name"] == "mnist" and record["status"] == "ok"
     assert len(record["measurement"]["top_1_accuracies"]) == 30

@@ -119,12 +119,12 @@ def test_a_run_that_waits_for_images_names_the_stage_and_a_way_out() -> None:
     assert _real([0.001] * 10) == ""
     said = _real([0.05] * 10, input_stages=STAGES)
     assert "input-bound: 50% of the time" in said
-    assert "The input alone reaches 800 images/sec, but it shares its cores with the steps" in said
+    assert "The input alone reaches 800 images/s, but it shares its cores with the steps" in said
     slow = {name: rate / 10 for name, rate in STAGES.items()}
-    assert "The input alone reaches 80 images/sec, 160 are needed; 64% of" in _real([0.05] * 10, input_stages=slow)
+    assert "The input alone reaches 80 images/s, 160 are needed; 64% of" in _real([0.05] * 10, input_stages=slow)
     assert "64% of the pipeline's time goes into decoding the photos: store them smaller" in said
     on_two = _real([0.05] * 10, {"cluster": ON_TWO_HOSTS}, input_stages=slow)
-    assert "The input alone reaches 80 images/sec on a host, but it shares its cores with the steps" in on_two
+    assert "The input alone reaches 80 images/s on a host, but it shares its cores with the steps" in on_two
     assert "'run_bench.py input' with the same flags" in _real([0.05] * 10)
     made = _real([0.05] * 10, {"data_dir": None})
     assert made.endswith("The host copies them to the devices in every step."), "there are no files to measure"

@@ -26,7 +26,7 @@ def test_a_pipeline_prints_and_records_its_stages_and_how_long_they_were_idle(
     run_bench: RunBench, tmp_path: Path
 ) -> None:
     done = run_bench(*TWO_STAGES, "--model=mlp", "--batch_size=4", "--micro_batches=4", "--num_batches=3").succeeded()
-    assert "4 per device, 8 global, in 4 micro-batches of 2" in done.stdout
+    assert "8 global, 4 per device, in 4 micro-batches of 2" in done.stdout
     assert "Stage 1:" in done.stdout and "\nidle: " in done.stdout
     (record,) = load(tmp_path / "out" / "results.jsonl").records
     assert record.measurement.images_per_step == 8

@@ -163,7 +163,14 @@ def test_a_flagfile_that_cannot_be_read_is_named(
         (["--dataset=imagenet"], "no flag --dataset. Use --data_name. See"),
         (["--num_omp_threads", "8"], "no flag --num_omp_threads. Use --num_intra_threads. See"),
         (["--forward_only=perhaps"], "--forward_only=perhaps: 'perhaps' is not true or false"),
-        (["--noforward_only=3"], "--noforward_only=3 does not take an argument"),
+        (
+            ["--noforward_only=3"],
+            "--noforward_only takes no value, such as 3. Write --noforward_only, or --forward_only=true",
+        ),
+        (["--noforward_only", "true"], "--noforward_only takes no value, such as true"),
+        ([f"--batch_size={10**199}"], r"^--batch_size=10{49}\.\.\.0{50}: '10{49}\.\.\.0{50}' is not a whole number"),
+        (["--data_name=coco"], "^--data_name=coco: no model of this suite is trained on it"),
+        (["-np", "4"], "no flag --np. Use --cluster, as in `mpirun"),
         (["--flagfile=/nowhere/flags"], "/nowhere/flags"),
         (["--model"], "model"),
         (
@@ -178,6 +185,17 @@ def test_misses_are_explained(arguments: list[str], words: str) -> None:
         flag.parse(arguments, run_flags.RUN_FLAGS)
 
 
+@pytest.mark.parametrize("given", [["--num_gpus=1", "-g", "2"], ["-num-gpus", "1", "--num_gpus=2", "--num_gpus=2"]])
+def test_a_value_that_a_later_one_replaces_is_said(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert flag.parse([*given, "--model=mlp", "--model=mlp"], run_flags.RUN_FLAGS).values["num_gpus"] == 2
+    assert (
+        capsys.readouterr().err
+        == "run_bench: Of --num_gpus, only the last value counts (2), not 1. A `sweep` takes a list.\n"
+    )
+    flag.parse(["--preset=quick", "--num_batches=7", "--num_batches=8"], run_flags.RUN_FLAGS)
+    assert capsys.readouterr().err == "", "presets are there to be overridden"
+
+
 @pytest.mark.parametrize(
     ("given", "same"),
     [
@@ -188,6 +206,8 @@ def test_misses_are_explained(arguments: list[str], words: str) -> None:
         (["--task_id=1", "--task_index=1"], ["--task_index=1"]),
         (["--use_fp16", "--precision=fp16"], ["--precision=fp16"]),
         (["--nouse_fp16"], []),
+        (["--use_fp16", "1", "--xla=yes", "--forward_only", "ON"], ["--precision=fp16", "--xla=jit", "--forward_only"]),
+        (["--xla", "0", "--forward_only=no"], ["--xla=off", "--noforward_only"]),
         (["--nouse_fp16", "--precision=bf16"], ["--precision=bf16"]),
         (["--xla_compile"], ["--xla=jit"]),
         (["--noxla_compile"], ["--xla=off"]),

@@ -21,12 +21,12 @@ def facts(monkeypatch: pytest.MonkeyPatch, *words: str) -> dict[str, str]:
 def test_what_gpus_decided_is_shown_with_its_reason_and_the_way_to_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = facts(monkeypatch)
     assert "training, tf32, NCHW (tf32: TensorFlow's default on these GPUs; --precision=fp32 turns " in shown["Model"]
-    assert shown["Batch size"].startswith("256 per device, 2048 global (256: NVIDIA DeepLearningExamples RN50v1.5")
+    assert shown["Batch size"].startswith("2048 global, 256 per device (256: NVIDIA DeepLearningExamples RN50v1.5")
     nccl = "(nccl: NVLink between all GPUs; --all_reduce_spec=psgpu as tf_cnn_benchmarks)"
     assert shown["Variables"] == f"replicated: copies {nccl}"
 
 
 def test_what_flags_decide_needs_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = facts(monkeypatch, "--precision=bf16", "--batch_size=64", "--all_reduce_spec=psgpu")
-    assert shown["Model"].endswith("training, bf16, NHWC") and shown["Batch size"] == "64 per device, 512 global"
+    assert shown["Model"].endswith("training, bf16, NHWC") and shown["Batch size"] == "512 global, 64 per device"
     assert shown["Variables"] == "replicated: copies"

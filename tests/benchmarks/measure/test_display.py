@@ -71,6 +71,33 @@ def test_lines_are_those_of_tf_cnn_benchmarks_to_the_byte(
     assert capsys.readouterr().out.startswith(expected)
 
 
+def test_no_other_line_looks_like_a_rate_or_an_accuracy_to_scripts(capsys: pytest.CaptureFixture[str]) -> None:
+    last = {"step": 2, "epochs": 1.0, "loss": 1.0, "images": 8, "seconds": 2.0}
+    last |= {"top_1_accuracy": 0.5, "top_5_accuracy": 0.75}
+    seconds = [0.1 + 0.01 * (step % 3) for step in range(30)]
+    measured = replace(
+        make_record().measurement, step_seconds=seconds, worker_step_seconds=[seconds] * 2, evaluations=[last]
+    )
+    display = Display(16, display_every=1)
+    display.phase("measuring", len(seconds))
+    for step in range(1, len(seconds) + 1):
+        display.after_step(Phase(seconds[:step], [1.0] * step))
+    display.evaluated(last)
+    display.finish(make_record(measurement=measured, derived=derive(measured, 2)))
+    display.part(measured, "worker 1", "worker 0")
+    lines = capsys.readouterr().out.splitlines()
+    for name in ("95 % interval:", "per device:", "workers:", "evaluation:", "worker 1:"):
+        assert any(line.startswith(name) for line in lines), name
+    rates = [line for line in lines if "images/sec" in line]
+    steps = [re.match(r"([0-9]+)\s+images\/sec: ([0-9\.]+) \+\/- ([0-9\.]+) \(jitter =", line) for line in rates[:-1]]
+    assert len(steps) == len(seconds) and all(steps), (
+        "scripts read every line with images/sec, but the total, as a step"
+    )
+    assert rates[-1].split()[:2] == ["total", "images/sec:"], "`grep images/sec | tail -1`"
+    accuracies = [line for line in lines if "Accuracy @" in line]
+    assert [line.split()[9] for line in accuracies] == ["0.7500"], "`grep 'Accuracy @ 5' | awk '{print $10}'`"
+
+
 def test_the_penalty_is_computed_before_each_printed_step_and_at_no_other_time(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
