@@ -74,11 +74,13 @@ class Loaded:
     Attributes:
         records: the records.
         problems: a sentence for every line that is not a record, or that contradicts an earlier one.
+        of_other_formats: the lines of formats that this version cannot read.
     """
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.problems: list[str] = []
+        self.of_other_formats: list[bytes] = []
         self._numbers: dict[str, list[int]] = {}  # by id, in `records`
         self._by_key: dict[str, Record] = {}
 
@@ -106,6 +108,7 @@ class Loaded:
                         record = Record.from_json(line)
                         problems += (f"{path}:{number}: {contradiction}" for contradiction in self._add(record))
                 except UnknownFormatError as error:
+                    self.of_other_formats.append(line)
                     problems.append(f"{path}:{number}: {error}")
                 except ValueError as error:
                     problems.append(f"{path}:{number}: skipped a damaged line ({error}).")

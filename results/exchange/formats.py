@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from results import store
 from results.intervals import Interval
 from results.record import Record, strict
-from results.report.anomalies import title
+from results.report.anomalies import lasting_name
 from results.report.contents import Report
 from results.summary import Row, manager_of, summarize
 from results.text import csv_cell, one_line
@@ -122,17 +122,11 @@ def _as_text(value: Any) -> str:
 
 
 def _names(rows: Sequence[Row]) -> Iterator[str]:
-    """Yields a name per row that stays the same next time: title, whether its steps were interleaved, machine.
-
-    What several rows would share, with a rate or without, is followed by the keys of configuration and software.
-    """
-    identities = [row.records[0].identity for row in rows]
-    # What depends on the other rows is left out.
-    alone = [dataclasses.replace(row, distinct={"steps": "interleaved"} if row.is_interleaved else {}) for row in rows]
-    names = [f"{title(row)}, machine {of.hardware_key[:6]}" for row, of in zip(alone, identities, strict=True)]
+    """Yields a name per row that stays the same next time; only rows of unlike software need the software's key."""
+    names = [lasting_name(row.records) for row in rows]
     count = Counter(names)
-    for name, identity in zip(names, identities, strict=True):
-        yield f"{name} ({identity.config_key} {identity.software_key})" if count[name] > 1 else name
+    for name, row in zip(names, rows, strict=True):
+        yield f"{name}, software {row.records[0].identity.software_key}" if count[name] > 1 else name
 
 
 def _metric(of: Interval) -> dict[str, float]:

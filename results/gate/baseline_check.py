@@ -154,7 +154,7 @@ def _finding(
     stored_rounds = sum(len(session.records) for session in history)
     base = (math.exp(limits.centre) if history else None, stored_rounds)
     candidate = (median(today.rates) if today.rates else None, len(today.rates))
-    return decision.finding(title, key[0], limit, base, candidate)
+    return decision.finding(title, records or history[0].records, limit, base, candidate)
 
 
 def _note_on_levels(finding: Finding, history: Sequence[Session]) -> Iterable[str]:

@@ -154,7 +154,7 @@ def _finding(base: RunGroup, candidate: RunGroup, threshold: float, decision: De
     if decision.change is None and mine is not None and other is not None:
         decision = dataclasses.replace(decision, change=Interval(other / mine - 1))
     sides = ((mine, len(base.rates)), (other, len(candidate.rates)))
-    return decision.finding(base.title, base.records[0].identity.config_key, threshold, *sides)
+    return decision.finding(base.title, base.records, threshold, *sides)
 
 
 def _how_it_ended(side: RunGroup) -> str:
@@ -248,11 +248,11 @@ def hardware(record: Record) -> dict[str, Any]:
 
 
 def software_in_words(records: Iterable[Record]) -> str:
-    """Returns the software of records as `software_of` does; of a mixture, each once."""
-    return "; ".join(dict.fromkeys(map(software_of, records)))
+    """Returns the software of records as `versions_in_words` does; of a mixture, each once."""
+    return "; ".join(dict.fromkeys(map(versions_in_words, records)))
 
 
-def software_of(record: Record) -> str:
+def versions_in_words(record: Record) -> str:
     """Returns the versions that a reader needs to judge a rate; CUDA's and cuDNN's only if a GPU was used."""
     environment, identity = record.environment, record.identity
     versions = {name: environment.get(f"{name.lower()}_version") for name in ("TensorFlow", "CUDA", "cuDNN", "NCCL")}

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 from results.gate.findings import Finding, Findings, Verdict
 from results.record import strict
-from results.text import Table, markdown
+from results.text import Table, markdown, rate_text, rounded
 
 # Of the JSON, which `data/findings.schema.json` describes.
 FORMAT_VERSION = 1
@@ -83,14 +83,14 @@ def render_github_benchmark(findings: Findings) -> str:
             within = f" (95 % interval {interval})" if interval else ""
             extra.insert(1, f"change: {change} %{within} against {findings.base.name}")
         entry: dict[str, Any] = {
-            "name": finding.title,
+            "name": finding.name,
             "unit": "images/sec",
             "value": finding.candidate_images_per_sec,
             "extra": "\n".join(extra),
         }
         low, high, base = finding.change_low, finding.change_high, finding.base_images_per_sec
         if low is not None and high is not None and base is not None:
-            entry["range"] = f"± {base * (high - low) / 2:.2f}"
+            entry["range"] = f"± {rounded(base * (high - low) / 2)}"
         entries.append(entry)
     return json.dumps(entries, indent=2) + "\n"
 
@@ -116,10 +116,10 @@ def render_junit(findings: Findings) -> str:
         name, _, value = line.partition(": ")
         _xml(properties, "property", name=name, value=value)
     for finding, element in zip(findings.findings, elements, strict=True):
-        case = _xml(suite, "testcase", classname=_SUITE, name=finding.title)
+        case = _xml(suite, "testcase", classname=_SUITE, name=finding.name)
         properties = ElementTree.SubElement(case, "properties")
         for name, value in dataclasses.asdict(finding).items():
-            if value is not None and name not in ("title", "reason"):
+            if value is not None and name not in ("name", "reason"):
                 _xml(properties, "property", name=name, value=value)
         if element:
             failure_type = {"type": finding.verdict.value} if element == "failure" else {}
@@ -153,7 +153,7 @@ def _cells(finding: Finding) -> list[str]:
     rates = (finding.base_images_per_sec, finding.candidate_images_per_sec)
     return [
         finding.title,
-        *("" if rate is None else f"{rate:.2f}" for rate in rates),
+        *("" if rate is None else rate_text(rate) for rate in rates),
         "" if finding.change is None else f"{100 * finding.change:+.1f}",
         "" if low is None or high is None else f"{100 * low:+.1f} to {100 * high:+.1f}",
         f"{finding.base_rounds} and {finding.candidate_rounds}",

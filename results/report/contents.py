@@ -8,7 +8,7 @@ import functools
 import shlex
 from collections.abc import Sequence
 
-from results.gate.comparison import differences, listed, software_of
+from results.gate.comparison import differences, listed, versions_in_words
 from results.record import Kind, Record, flags_of_command
 from results.report import headline, published
 from results.report.anomalies import anomalies, warnings_of
@@ -102,7 +102,7 @@ class Report:
         facts = [
             ("Machine", first_few(list(dict.fromkeys(map(hardware_in_words, firsts.values()))))),
             ("Date", " to ".join(dict.fromkeys((times[0], ended))) + " UTC"),
-            ("Software", first_few(list(dict.fromkeys(map(software_of, self.records))))),
+            ("Software", first_few(list(dict.fromkeys(map(versions_in_words, self.records))))),
             ("Command", command(self.records)),
         ]
         return [(name, value) for name, value in facts if value]
