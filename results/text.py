@@ -141,7 +141,7 @@ def rounded(number: float, noise: float | None = None) -> str:
     return f"{float(short):.{max(0, decimals)}f}"
 
 
-def rate_text(rate: float) -> str:
+def as_rate(rate: float) -> str:
     """Returns a rate as tables of small changes print it: with two decimals, or if it is below 10, with five digits."""
     return f"{rate:.2f}" if rate >= 10 else rounded(rate, rate / 10**_MOST_DIGITS)
 

@@ -20,7 +20,7 @@ from results.gate.comparison import UnlikeError
 from results.gate.rounds import sessions
 from results.record import Record
 from results.summary import grouped
-from results.text import Table, counted, rate_text
+from results.text import Table, as_rate, counted
 
 _PICTURES = (".png", ".svg")
 _FOLDER = "directory that can be written"
@@ -89,7 +89,7 @@ def store(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     for group in rounds.group(added).values():
         group_sessions = sessions(group.records)
         size = f"{counted(len(group.records), 'run')} in {counted(len(group_sessions), 'session')}"
-        say(f"stored: {group.title}: {size}, the last of {rate_text(group_sessions[-1].images_per_sec)} images/s")
+        say(f"stored: {group.title}: {size}, the last of {as_rate(group_sessions[-1].images_per_sec)} images/s")
     before = f", {len(present)} already present" if present else ""
     say(f"{counted(len(added), 'run')} new in {directory}{before}.")
     return ExitStatus.OK
@@ -111,9 +111,9 @@ def list_stored(values: Mapping[str, Any]) -> ExitStatus:
             [
                 one.identity.config_key,
                 one.title,
-                str(len(one.sessions)),
+                f"{len(one.sessions)}",
                 one.sessions[-1].date,
-                rate_text(one.rates[-1]),
+                as_rate(one.rates[-1]),
             ]
             for one in of_machine
         ]
@@ -147,11 +147,9 @@ def _directory(values: Mapping[str, Any]) -> str:
 def _stored(directory: str, where: str | None = None) -> list[Record]:
     files = baselines.paths(Path(directory))
     records = record_files.load(files, where, "Make it readable, or name another --baselines_dir.")
-    if wrong := [record.identity for record in records if baselines.is_misdated(record)]:
-        warn(
-            f"Not used: {counted(len(wrong), 'stored run')} with an impossible time, such as {wrong[0].time_utc} in "
-            f"{wrong[0].hardware_key}/{wrong[0].config_key}.jsonl. Correct it, or remove the line."
-        )
+    for record in filter(baselines.is_misdated, records):
+        of = record.identity
+        warn(f"Run {of.run_id} of {of.time_utc} is not used: correct its time, or remove it in {of.config_key}.jsonl.")
     return [record for record in records if not baselines.is_misdated(record)]
 
 

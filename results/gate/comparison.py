@@ -19,10 +19,9 @@ from results.intervals import Interval, geometric_mean
 from results.quality import acting_variables
 from results.record import Kind, Record, differing, flat
 from results.summary import hardware_in_words
-from results.text import counted
+from results.text import counted, first_few
 
 HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus", "container_cores")
-_MOST_FIELDS = 5
 _OF_AB = re.compile("[0-9a-f]{12}")  # how `ab` names its session; a user's own may be on both sides, too
 _NOT_RECORDED = "not recorded"
 _NO_RUNS = RunGroup(title="", records=())
@@ -288,6 +287,4 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any], names: tupl
 
 def listed(phrases: Sequence[str]) -> str:
     """Returns phrases of `differences` as part of a sentence; of many, the first few."""
-    more = [f"{len(phrases) - _MOST_FIELDS} more"] if len(phrases) > _MOST_FIELDS else []
-    named = "; ".join([*phrases[:_MOST_FIELDS], *more])
-    return named or "all recorded fields are equal, but not the keys made from them"
+    return first_few(phrases) or "all recorded fields are equal, but not the keys made from them"

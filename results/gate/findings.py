@@ -80,18 +80,13 @@ class Decision:
     change: Interval | None = None
     smallest_drop: float | None = None
 
-    def finding(
-        self, title: str, records: Sequence[Record], threshold: float, base: Rates, candidate: Rates
-    ) -> Finding:
-        """Returns the finding of this decision on a configuration, of which at least one record is given.
-
-        A side is its mean or median rate and its valid rounds.
-        """
+    def finding(self, title: str, runs: Sequence[Record], threshold: float, base: Rates, candidate: Rates) -> Finding:
+        """Returns the finding on a configuration with these runs. A side is its mean or median rate and its rounds."""
         low, high = self.change.bounds if self.change else (None, None)
         return Finding(
             title=title,
-            name=lasting_name(records),
-            config_key=records[0].identity.config_key,
+            name=lasting_name(runs),
+            config_key=runs[0].identity.config_key,
             verdict=self.verdict,
             reason=self.reason,
             threshold=threshold,

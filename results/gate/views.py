@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 from results.gate.findings import Finding, Findings, Verdict
 from results.record import strict
-from results.text import Table, markdown, rate_text, rounded
+from results.text import Table, as_rate, markdown, rounded
 
 # Of the JSON, which `data/findings.schema.json` describes.
 FORMAT_VERSION = 1
@@ -77,16 +77,11 @@ def render_github_benchmark(findings: Findings) -> str:
     for finding in findings.findings:
         if finding.candidate_images_per_sec is None or not math.isfinite(finding.candidate_images_per_sec):
             continue
-        _, _, _, change, interval, _, verdict = _cells(finding)
-        extra = [f"verdict: {verdict}", f"runs: {finding.candidate_rounds}", f"config_key: {finding.config_key}"]
-        if change:
-            within = f" (95 % interval {interval})" if interval else ""
-            extra.insert(1, f"change: {change} %{within} against {findings.base.name}")
         entry: dict[str, Any] = {
             "name": finding.name,
             "unit": "images/sec",
             "value": finding.candidate_images_per_sec,
-            "extra": "\n".join(extra),
+            "extra": f"{_explanation(finding)}\nruns: {finding.candidate_rounds}\nbase: {findings.base.name}",
         }
         low, high, base = finding.change_low, finding.change_high, finding.base_images_per_sec
         if low is not None and high is not None and base is not None:
@@ -153,7 +148,7 @@ def _cells(finding: Finding) -> list[str]:
     rates = (finding.base_images_per_sec, finding.candidate_images_per_sec)
     return [
         finding.title,
-        *("" if rate is None else rate_text(rate) for rate in rates),
+        *("" if rate is None else as_rate(rate) for rate in rates),
         "" if finding.change is None else f"{100 * finding.change:+.1f}",
         "" if low is None or high is None else f"{100 * low:+.1f} to {100 * high:+.1f}",
         f"{finding.base_rounds} and {finding.candidate_rounds}",

@@ -142,23 +142,16 @@ def paired_rates(one: Row, other: Row) -> list[tuple[float, ...]]:
 
 def notes_on_turns(rows: Sequence[Row]) -> list[str]:
     """Returns a note if the fastest of some rivals and one that it beats were repeated one after the other."""
-    found = []
+    pairs = []
     for group in ranking_groups(rows):
         for rivals in grouped(group.rows, lambda row: row.devices).values():
             best = max(rivals, key=lambda row: row.rate)
-            found += [(best, row) for row in rivals if _are_one_after_the_other(best, row) and beats(best, row)]
-    if not found:
-        return []
-    pairs = first_few([f"{title(best)} and {title(row)}" for best, row in found])
-    return [
-        f"All repeats of one ended before those of the other, so a drift of the machine would look like a difference: "
-        f"{pairs}. `sweep --repeats` and `ab` alternate."
-    ]
-
-
-def _are_one_after_the_other(one: Row, other: Row) -> bool:
-    first, second = sorted([record.ended for record in row.valid] for row in (one, other))
-    return min(len(first), len(second)) > 1 and max(first) < min(second)
+            for row in rivals:
+                first, second = sorted([record.ended for record in each.valid] for each in (best, row))
+                if min(len(first), len(second)) > 1 and max(first) < min(second) and beats(best, row):
+                    pairs.append(f"{title(best)} and {title(row)}")
+    drift = "All repeats of one ended before those of the other, so a drift of the machine would look like a difference"
+    return [f"{drift}: {first_few(pairs)}. `sweep --repeats` and `ab` alternate."] if pairs else []
 
 
 def winners(rows: Sequence[Row]) -> list[Winner]:

@@ -225,7 +225,7 @@ class TestCheck:
         found = judged([run(9, 80.0, session="nightly")], stored)
         assert only(found).verdict is Verdict.INCONCLUSIVE
         (note,) = found.notes
-        assert note.startswith("8 stored runs with a session_id of today's runs (nightly) are taken for a part of")
+        assert "8 stored runs with a session_id of today's runs (nightly)" in note
 
     def test_a_level_that_changed_is_a_note_if_it_hides_the_answer(self) -> None:
         stored = [record for day in range(1, 21) for record in night(day, (100 if day < 11 else 92) + day % 3)]
