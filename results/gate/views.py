@@ -7,7 +7,6 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree
 
@@ -32,7 +31,7 @@ _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 def render_text(findings: Findings) -> str:
     """Returns the table, the reason of every configuration that is not unchanged, the notes and a summary."""
     lines = [*_sides(findings), "", *_table(findings).text(), ""]
-    lines += [f"{finding.title}: {_explanation(finding)}" for finding in _to_explain(findings)]
+    lines += map(": ".join, _reasons(findings))
     lines += [f"Note: {note}" for note in findings.notes]
     return "\n".join([*lines, _summary(findings)]) + "\n"
 
@@ -42,9 +41,7 @@ def render_markdown(findings: Findings) -> str:
     lines = [f"## Performance gate: {findings.outcome}", "", _summary(findings), ""]
     lines += [f"- {markdown(line)}" for line in _sides(findings)]
     lines += ["", *_table(findings).markdown()]
-    reasons = [
-        f"- **{markdown(finding.title)}**: {markdown(_explanation(finding))}" for finding in _to_explain(findings)
-    ]
+    reasons = [f"- **{markdown(title)}**: {markdown(reason)}" for title, reason in _reasons(findings)]
     notes = [f"- {markdown(note)}" for note in findings.notes]
     for title, items in (("Reasons", reasons), ("Notes", notes)):
         lines += ["", f"### {title}", "", *items] if items else []
@@ -156,8 +153,9 @@ def _cells(finding: Finding) -> list[str]:
     ]
 
 
-def _to_explain(findings: Findings) -> Sequence[Finding]:
-    return [finding for finding in findings.findings if finding.verdict is not Verdict.UNCHANGED]
+def _reasons(findings: Findings) -> list[tuple[str, str]]:
+    changed = [finding for finding in findings.findings if finding.verdict is not Verdict.UNCHANGED]
+    return [(finding.title, _explanation(finding)) for finding in changed]
 
 
 def _explanation(finding: Finding) -> str:

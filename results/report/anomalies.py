@@ -34,10 +34,7 @@ def title(row: Row, *, with_batch: bool = True) -> str:
 
 
 def lasting_name(records: Sequence[Record]) -> str:
-    """Returns a name of a configuration's records that depends on no other records, for a history that others keep.
-
-    Rates of equal names may be compared, so interleaved steps have another one.
-    """
+    """Returns a name of a configuration's records that depends on no other records, for a history that others keep."""
     identity, is_interleaved = records[0].identity, any(record.is_interleaved for record in records)
     alone = title(Row(records=records, distinct={"steps": "interleaved"} if is_interleaved else {}))
     return f"{alone}, machine {identity.hardware_key[:6]} ({identity.config_key})"

@@ -18,6 +18,7 @@ from benchmarks.cli.main import dispatch
 from benchmarks.errors import UsageError
 from benchmarks.run import run_verb
 from results.exchange.formats import FORMATS
+from results.record import Status
 from results.store import Store
 from tests.support.commands import RunBench
 from tests.support.records import fake_run
@@ -135,6 +136,12 @@ def test_a_warning_that_quotes_a_file_controls_no_terminal(run_bench: RunBench, 
         file.write("torn")
     done = run_bench("report", "\x1b[2J")
     assert done.status == 0 and "skipped a damaged line" in done.stderr and "\x1b" not in done.stderr
+
+
+def test_runs_that_an_export_leaves_out_are_counted(run_bench: RunBench, tmp_path: Path) -> None:
+    Store(tmp_path / "out").append(fake_run(), fake_run(status=Status.CRASH))
+    assert "1 of 2 records have none and are left out" in run_bench("report", "--output_format=bencher").stderr
+    assert run_bench("report", "--output_format=openmetrics").stderr == ""
 
 
 def test_records_come_through_a_pipe(run_bench: RunBench) -> None:
