@@ -18,8 +18,8 @@ _BELOW = tuple(f"{folders}{store.JSONL_NAME}" for folders in ("", "*/", "*/*/"))
 
 
 def paths(words: Sequence[str]) -> list[Path]:
-    """Returns the files that the words name, or the default file; a directory is the results file in it."""
-    named = [Path(word) for word in words] or [_DEFAULT_FILE]
+    """Returns the files that the words name, or the default file; a directory is the results file in it, `-` stdin."""
+    named = [Path("/dev/stdin" if word == "-" else word) for word in words] or [_DEFAULT_FILE]
     return [path / store.JSONL_NAME if path.is_dir() else path for path in named]
 
 

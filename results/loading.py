@@ -19,6 +19,7 @@ from results.record import Record, UnknownFormatError
 _MOST_PROBLEMS = 20  # of one file
 _JOINT, _PARTED = b'}{"identity"', b'}\n{"identity"'
 CONFLICT_MARKS = (b"<<<<<<<", b"|||||||", b"=======", b">>>>>>>")
+_OF_THIS_PROCESS = ("/dev/stdin", "/dev/fd/")  # of a shell's pipe or <(...), which have a writer
 _UTF16 = "is in UTF-16, and records are in UTF-8: convert it (iconv -f utf-16 -t utf-8)"
 # Of gzip, Zstandard, xz, bzip2 and ZIP.
 _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"BZh", b"PK\x03\x04")
@@ -61,7 +62,7 @@ def load(*paths: Path) -> Loaded:
     loaded = Loaded()
     for path in paths:
         try:
-            with open_file(path) as file:
+            with open(path, "rb") if str(path).startswith(_OF_THIS_PROCESS) else open_file(path) as file:
                 loaded.add_lines(file, path)
         except OSError as error:  # of an error while it is read, Python does not know the name
             raise OSError(error.errno, error.strerror, str(path)) from error
@@ -74,11 +75,13 @@ class Loaded:
     Attributes:
         records: the records.
         problems: a sentence for every line that is not a record, or that contradicts an earlier one.
+        of_other_formats: the lines of formats that this version cannot read.
     """
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.problems: list[str] = []
+        self.of_other_formats: list[bytes] = []
         self._numbers: dict[str, list[int]] = {}  # by id, in `records`
         self._by_key: dict[str, Record] = {}
 
@@ -106,6 +109,7 @@ class Loaded:
                         record = Record.from_json(line)
                         problems += (f"{path}:{number}: {contradiction}" for contradiction in self._add(record))
                 except UnknownFormatError as error:
+                    self.of_other_formats.append(line)
                     problems.append(f"{path}:{number}: {error}")
                 except ValueError as error:
                     problems.append(f"{path}:{number}: skipped a damaged line ({error}).")

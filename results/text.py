@@ -141,6 +141,11 @@ def rounded(number: float, noise: float | None = None) -> str:
     return f"{float(short):.{max(0, decimals)}f}"
 
 
+def as_rate(rate: float) -> str:
+    """Returns a rate as tables of small changes print it: with two decimals, or if it is below 10, with five digits."""
+    return f"{rate:.2f}" if rate >= 10 else rounded(rate, rate / 10**_MOST_DIGITS)
+
+
 def amount(value: float, unit: str) -> str:
     """Returns a number with three digits and an SI prefix: 23.1 GFLOP."""
     three = float(f"{value:.3g}")

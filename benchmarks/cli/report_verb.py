@@ -29,6 +29,7 @@ from benchmarks.run import run_verb
 from benchmarks.trackers import handover, tracker_list
 from results.exchange.formats import FORMATS, TABLES
 from results.exchange.public_table import TableError
+from results.gate.rounds import rate
 from results.masking import MASK
 from results.record import Record, differing, flat
 from results.report import published
@@ -109,12 +110,13 @@ def _export(records: Sequence[Record], values: Mapping[str, Any], sources: Seque
         UsageError: the format needs another flag or a package, or the file cannot be written, or is one of the sources.
     """
     name, form = values["output_format"], FORMATS[values["output_format"]]
+    output = None if values["output"] == "-" else values["output"]
     if values["against"]:
         raise UsageError("--against is about the table and the page: omit --output_format.")
     if values["table"] is not None and not form.has_tables:
         with_tables = ", ".join(other_name for other_name, other in FORMATS.items() if other.has_tables)
         raise UsageError(f"--table={values['table']}: {name} has no such tables. They are for {with_tables}.")
-    if form.is_binary and values["output"] is None:
+    if form.is_binary and output is None:
         raise UsageError(f"--output_format={name} is not text: give --output=FILE, too.")
     try:
         content = form.render(records, values["table"] or "runs")
@@ -122,14 +124,16 @@ def _export(records: Sequence[Record], values: Mapping[str, Any], sources: Seque
         raise UsageError(
             f"--output_format={name}: {error}. Run {sys.executable} -m pip install {error.name}."
         ) from error
-    if values["output"] is None:
+    if not form.has_failures and (failed := sum(rate(record) is None for record in records)):
+        warn(f"{name} is of valid rates: {failed} of {counted(len(records), 'record')} have none and are left out.")
+    if output is None:
         say(*str(content).split("\n")[:-1])
         return
     derived = [path.with_name("results.csv") for path in sources]  # whose rows are those of all records
-    if os.path.realpath(values["output"]) in map(os.path.realpath, (*sources, *derived)):
-        raise UsageError(f"--output={values['output']}: it belongs to the records that were read: name another file.")
-    with writing(f"--output={values['output']}"):
-        replace(Path(values["output"]), content)
+    if os.path.realpath(output) in map(os.path.realpath, (*sources, *derived)):
+        raise UsageError(f"--output={output}: it belongs to the records that were read: name another file.")
+    with writing(f"--output={output}"):
+        replace(Path(output), content)
 
 
 def _tables(names: str) -> list[published.FigureTable]:

@@ -117,13 +117,7 @@ def _percent(share: float) -> str:
 
 def _advice(result: Noise) -> str:
     if result.threshold > QUIET_THRESHOLD:
-        advice = "give the run fewer threads than there are cores"
-        if result.is_interleaved:
-            advice = "let the run use all cores"
-        return (
-            "Noisy: look for other load (doctor reports how quiet the machine is), measure longer (--num_batches), or "
-            f"{advice}; then calibrate again."
-        )
+        return "Noisy: look for other load (`doctor` shows it) or measure longer (--num_batches), then calibrate again."
     if supported_threshold(result.high) > QUIET_THRESHOLD:
         return "Quiet enough for 5 %, but these repeats are too few to be sure: increase --repeats."
     return "Quiet enough for 5 %."

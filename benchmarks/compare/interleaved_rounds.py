@@ -154,7 +154,6 @@ class Configuration:
 
     def finding(self, words: str) -> Finding:
         """Returns the result of the trial under that title, after at least one pair."""
-        first = self.pairs[0].base
         assert self._make_trial is not None, "there is something to decide"
         trial = self._trial or self._make_trial(self.pairs[0])
         decision = trial.decision
@@ -163,7 +162,7 @@ class Configuration:
         rates = [pair.rates for pair in self.pairs if pair.rates]
         means = [statistics.geometric_mean(side) for side in zip(*rates, strict=True)] or (None, None)
         sides = [(mean, len(rates)) for mean in means]
-        return decision.finding(words, first.identity.config_key, trial.threshold, *sides)
+        return decision.finding(words, [pair.base for pair in self.pairs], trial.threshold, *sides)
 
 
 def titles(configurations: Sequence[Configuration]) -> list[str]:

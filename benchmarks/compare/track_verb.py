@@ -20,7 +20,7 @@ from results.gate.comparison import UnlikeError
 from results.gate.rounds import sessions
 from results.record import Record
 from results.summary import grouped
-from results.text import Table, counted
+from results.text import Table, as_rate, counted
 
 _PICTURES = (".png", ".svg")
 _FOLDER = "directory that can be written"
@@ -89,7 +89,7 @@ def store(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     for group in rounds.group(added).values():
         group_sessions = sessions(group.records)
         size = f"{counted(len(group.records), 'run')} in {counted(len(group_sessions), 'session')}"
-        say(f"stored: {group.title}: {size}, the last of {group_sessions[-1].images_per_sec:.2f} images/s")
+        say(f"stored: {group.title}: {size}, the last of {as_rate(group_sessions[-1].images_per_sec)} images/s")
     before = f", {len(present)} already present" if present else ""
     say(f"{counted(len(added), 'run')} new in {directory}{before}.")
     return ExitStatus.OK
@@ -108,7 +108,13 @@ def list_stored(values: Mapping[str, Any]) -> ExitStatus:
     for hardware_key, of_machine in grouped(histories, lambda history: history.identity.hardware_key).items():
         columns = ("config_key", "configuration", "sessions", "newest (UTC)", "its images/s")
         rows = [
-            [one.identity.config_key, one.title, str(len(one.sessions)), one.sessions[-1].date, f"{one.rates[-1]:.2f}"]
+            [
+                one.identity.config_key,
+                one.title,
+                f"{len(one.sessions)}",
+                one.sessions[-1].date,
+                as_rate(one.rates[-1]),
+            ]
             for one in of_machine
         ]
         lines = Table(columns, rows, columns[2::2]).text()
@@ -140,7 +146,11 @@ def _directory(values: Mapping[str, Any]) -> str:
 
 def _stored(directory: str, where: str | None = None) -> list[Record]:
     files = baselines.paths(Path(directory))
-    return record_files.load(files, where, "Make it readable, or name another --baselines_dir.")
+    records = record_files.load(files, where, "Make it readable, or name another --baselines_dir.")
+    for record in filter(baselines.is_misdated, records):
+        of = record.identity
+        warn(f"Run {of.run_id} of {of.time_utc} is not used: correct its time, or remove it in {of.config_key}.jsonl.")
+    return [record for record in records if not baselines.is_misdated(record)]
 
 
 _DIRECTORY = Flag(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from results import store
 from results.intervals import Interval
 from results.record import Record, strict
-from results.report.anomalies import title
+from results.report.anomalies import lasting_name
 from results.report.contents import Report
 from results.summary import Row, manager_of, summarize
 from results.text import csv_cell, one_line
@@ -33,6 +33,7 @@ _NANOSECONDS = 1e9
 class Format:
     """A format: what it is, what renders records, and whether it holds any of `TABLES` or only its own view.
 
+    `has_failures`: whether it shows runs without a rate.
     `render` takes the records and the name of a table. Text ends with a line break; bytes go only to a file.
     """
 
@@ -40,6 +41,7 @@ class Format:
     render: Callable[[Sequence[Record], str], str | bytes]
     has_tables: bool = False
     is_binary: bool = False
+    has_failures: bool = True
 
 
 def render_csv(records: Sequence[Record], table: str = "runs") -> str:
@@ -96,16 +98,15 @@ def render_openmetrics(records: Sequence[Record]) -> str:
     The text is valid both as OpenMetrics 1.0 and as Prometheus' text format. Names end in their unit. A configuration
     has labels for what the report's labels name, and for its keys, which make it unique.
     """
-    rows = summarize(records)
-    labels = [_labels(row) for row in rows]
+    rows = [(_labels(row), row) for row in summarize(records)]
     lines: list[str] = []
     for name, meaning, value in _GAUGES:
-        samples = [(label, value(row)) for label, row in zip(labels, rows, strict=True)]
-        known = [(label, number) for label, number in samples if number is not None and math.isfinite(number)]
-        lines += _family(name, meaning, known)
+        lines += _family(name, meaning, [(label, value(row)) for label, row in rows if row.images_per_sec is not None])
+    ends = [(label, max(record.ended for record in row.records)) for label, row in rows]
+    lines += _family(_LAST_RUN, "When the last run ended, in seconds since 1970.", [each for each in ends if each[1]])
     runs = [
         ({**label, "status": str(status)}, float(count))
-        for label, row in zip(labels, rows, strict=True)
+        for label, row in rows
         for status, count in Counter(record.status for record in row.records).items()
     ]
     return "\n".join([*lines, *_family("runs", "Runs of the configuration, by how they ended.", runs), "# EOF", ""])
@@ -122,17 +123,11 @@ def _as_text(value: Any) -> str:
 
 
 def _names(rows: Sequence[Row]) -> Iterator[str]:
-    """Yields a name per row that stays the same next time: title, whether its steps were interleaved, machine.
-
-    What several rows would share, with a rate or without, is followed by the keys of configuration and software.
-    """
-    identities = [row.records[0].identity for row in rows]
-    # What depends on the other rows is left out.
-    alone = [dataclasses.replace(row, distinct={"steps": "interleaved"} if row.is_interleaved else {}) for row in rows]
-    names = [f"{title(row)}, machine {of.hardware_key[:6]}" for row, of in zip(alone, identities, strict=True)]
+    """Yields a name per row that stays the same next time; only rows of unlike software need the software's key."""
+    names = [lasting_name(row.records) for row in rows]
     count = Counter(names)
-    for name, identity in zip(names, identities, strict=True):
-        yield f"{name} ({identity.config_key} {identity.software_key})" if count[name] > 1 else name
+    for name, row in zip(names, rows, strict=True):
+        yield f"{name}, software {row.records[0].identity.software_key}" if count[name] > 1 else name
 
 
 def _metric(of: Interval) -> dict[str, float]:
@@ -140,24 +135,12 @@ def _metric(of: Interval) -> dict[str, float]:
     return {"value": of.value, **bounds}
 
 
-def _rate(row: Row) -> Interval:
-    return row.images_per_sec or Interval(math.nan)
-
-
-_GAUGES: Sequence[tuple[str, str, Callable[[Row], float | None]]] = (
-    ("images_per_second", "Rate over all devices, of all valid runs.", lambda row: _rate(row).value),
-    ("lower_images_per_second", "Lower bound of its 95 % interval.", lambda row: _rate(row).low),
-    ("upper_images_per_second", "Upper bound of its 95 % interval.", lambda row: _rate(row).high),
-    (
-        "step_seconds",
-        "Time of a step at this rate.",
-        lambda row: row.step_seconds.value if row.images_per_sec else None,
-    ),
-    (
-        "last_run_timestamp_seconds",
-        "When the last run ended, in seconds since 1970.",
-        lambda row: max(record.ended for record in row.records) or None,
-    ),
+_LAST_RUN = "last_run_timestamp_seconds"
+_GAUGES: Sequence[tuple[str, str, Callable[[Row], float]]] = (
+    ("images_per_second", "Rate over all devices, of all valid runs.", lambda row: row.measured.value),
+    ("lower_images_per_second", "Lower bound of its 95 % interval.", lambda row: row.measured.low),
+    ("upper_images_per_second", "Upper bound of its 95 % interval.", lambda row: row.measured.high),
+    ("step_seconds", "Time of a step at this rate.", lambda row: row.step_seconds.value),
 )
 
 
@@ -180,8 +163,9 @@ def _labels(row: Row) -> dict[str, str]:
 
 
 def _family(name: str, meaning: str, samples: Sequence[tuple[Mapping[str, str], float]]) -> list[str]:
-    lines = [f"# HELP {_PREFIX}{name} {meaning}", f"# TYPE {_PREFIX}{name} gauge"] if samples else []
-    for labels, value in samples:
+    known = [sample for sample in samples if math.isfinite(sample[1])]
+    lines = [f"# HELP {_PREFIX}{name} {meaning}", f"# TYPE {_PREFIX}{name} gauge"] if known else []
+    for labels, value in known:
         quoted = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
         lines.append(f"{_PREFIX}{name}{{{quoted}}} {value!r}")
     return lines
@@ -198,6 +182,6 @@ FORMATS: Mapping[str, Format] = {
         "the same for data frames; needs the extra 'parquet'", render_parquet, has_tables=True, is_binary=True
     ),
     "md": Format("the report without its plots", lambda records, table: Report(records).markdown()),
-    "bencher": Format("Bencher Metric Format", lambda records, table: render_bencher(records)),
+    "bencher": Format("Bencher Metric Format", lambda records, table: render_bencher(records), has_failures=False),
     "openmetrics": Format("for node_exporter's textfile collector", lambda records, table: render_openmetrics(records)),
 }

@@ -124,7 +124,7 @@ def check(directory: Path, words: frozenset[str]) -> Checked:
         refusals.append(f"{path}: there is no record in it. Publish again.")
     for record in loaded.records:
         published, reasons, _ = selected([record], words)
-        refusals += [f"record {_id(record)}: {why}." for why in reasons]
+        refusals += [f"record {record.identity.run_id}: {why}." for why in reasons]
         records += published
     refusals += contradictions(records)
     expected, names = {} if refusals else files_of(records), (JSONL_NAME, TABLE_NAME, README_NAME)
@@ -138,10 +138,6 @@ def check(directory: Path, words: frozenset[str]) -> Checked:
             "Repeat it with sweep --repeats=3."
         )
     return Checked([one_line(sentence) for sentence in refusals], warnings, rows)
-
-
-def _id(record: Record) -> str:
-    return one_line(record.identity.run_id)
 
 
 def _first_edit(path: Path, expected: str) -> str:
@@ -167,8 +163,8 @@ def contradictions(records: Sequence[Record]) -> Iterator[str]:
         for record in records:
             other = first_with.setdefault(getattr(record.identity, key), record)
             first, second = ({name: of.environment.get(name) for name in names} for of in (other, record))
-            if unlike := comparison.differences(first, second, (_id(other), _id(record))):
+            if unlike := comparison.differences(first, second, (other.identity.run_id, record.identity.run_id)):
                 yield (
-                    f"{_id(record)}: {key} and {what} contradict those of {_id(other)}: "
+                    f"{record.identity.run_id}: {key} and {what} contradict those of {other.identity.run_id}: "
                     f"{comparison.listed(unlike)}. Equal keys mean equal {what}: publish their runs again."
                 )

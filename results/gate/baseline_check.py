@@ -88,11 +88,8 @@ def check(
     again = [run for run in itertools.chain(*earlier) if session_of(run) in new and run.identity.run_id not in ids]
     if again:
         shared = first_few(sorted({str(session_of(run)) for run in again}), ", ")
-        notes.append(
-            f"{counted(len(again), 'stored run')} with a session_id of today's runs ({shared}) "
-            f"{'is' if len(again) == 1 else 'are'} taken for a part of today's session, and not compared: give each "
-            "session its own id, or none."
-        )
+        what = f"{counted(len(again), 'stored run')} with a session_id of today's runs ({shared})"
+        notes.append(f"Not compared, as a part of today's session: {what}. Give each session its own id, or none.")
     compared = {session_of(session.records[0]) for session in bases}
     of_other_sessions = []
     for key, group in theirs.items():
@@ -154,7 +151,7 @@ def _finding(
     stored_rounds = sum(len(session.records) for session in history)
     base = (math.exp(limits.centre) if history else None, stored_rounds)
     candidate = (median(today.rates) if today.rates else None, len(today.rates))
-    return decision.finding(title, key[0], limit, base, candidate)
+    return decision.finding(title, records or history[0].records, limit, base, candidate)
 
 
 def _note_on_levels(finding: Finding, history: Sequence[Session]) -> Iterable[str]:

@@ -7,6 +7,7 @@ Their files are `DIRECTORY/<hardware_key>/<config_key>.jsonl`, one record per li
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from results.record import Record
 
 BASELINES_DIR = "results/baselines"
 _KEY = re.compile(r"[0-9A-Za-z_-]+")
+_CLOCKS_DIFFER_SECONDS = 24 * 3600
 
 
 def store_runs(directory: Path, records: Iterable[Record]) -> tuple[list[Record], list[Record], list[str]]:
@@ -55,7 +57,7 @@ def store_runs(directory: Path, records: Iterable[Record]) -> tuple[list[Record]
 def prune(directory: Path, keep: int) -> dict[Path, int]:
     """Keeps the last `keep` sessions of each configuration, and returns how many were removed from which file.
 
-    A file from which nothing is removed also keeps its lines that are not records.
+    A file from which something is removed loses its damaged lines, and keeps records of other formats.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -63,10 +65,11 @@ def prune(directory: Path, keep: int) -> dict[Path, int]:
     removed = {}
     for path in paths(directory):
         with store.locked(path):
-            stored = sessions(loading.load(path).records)
+            loaded = loading.load(path)
+            stored = sessions(record for record in loaded.records if not is_misdated(record))
             if len(stored) > keep:
-                kept = [record for session in stored[-keep:] for record in session.records]
-                store.replace(path, "".join(record.to_json() + "\n" for record in kept))
+                kept = [record.to_json().encode() for session in stored[-keep:] for record in session.records]
+                store.replace(path, b"".join(line.strip() + b"\n" for line in [*kept, *loaded.of_other_formats]))
                 removed[path] = len(stored) - keep
     return removed
 
@@ -76,10 +79,17 @@ def paths(directory: Path) -> list[Path]:
     return sorted(directory.glob("*/*.jsonl"))
 
 
+def is_misdated(record: Record) -> bool:
+    """Returns whether the time of a record cannot be read or is in the future: it would be the newest for years."""
+    return not 0 < record.ended < time.time() + _CLOCKS_DIFFER_SECONDS
+
+
 def _why_not(record: Record) -> str | None:
     """Returns why a record cannot be a baseline, or None if it can."""
     if why := why_not(record):
         return why
+    if is_misdated(record):
+        return f"its time_utc, {record.identity.time_utc}, is in the future or cannot be read"
     if record.environment.get("slowed_down_by"):
         return "it was slowed down on purpose"
     if record.is_interleaved:

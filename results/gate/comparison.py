@@ -19,10 +19,9 @@ from results.intervals import Interval, geometric_mean
 from results.quality import acting_variables
 from results.record import Kind, Record, differing, flat
 from results.summary import hardware_in_words
-from results.text import counted
+from results.text import counted, first_few
 
 HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus", "container_cores")
-_MOST_FIELDS = 5
 _OF_AB = re.compile("[0-9a-f]{12}")  # how `ab` names its session; a user's own may be on both sides, too
 _NOT_RECORDED = "not recorded"
 _NO_RUNS = RunGroup(title="", records=())
@@ -154,7 +153,7 @@ def _finding(base: RunGroup, candidate: RunGroup, threshold: float, decision: De
     if decision.change is None and mine is not None and other is not None:
         decision = dataclasses.replace(decision, change=Interval(other / mine - 1))
     sides = ((mine, len(base.rates)), (other, len(candidate.rates)))
-    return decision.finding(base.title, base.records[0].identity.config_key, threshold, *sides)
+    return decision.finding(base.title, base.records, threshold, *sides)
 
 
 def _how_it_ended(side: RunGroup) -> str:
@@ -248,11 +247,11 @@ def hardware(record: Record) -> dict[str, Any]:
 
 
 def software_in_words(records: Iterable[Record]) -> str:
-    """Returns the software of records as `software_of` does; of a mixture, each once."""
-    return "; ".join(dict.fromkeys(map(software_of, records)))
+    """Returns the software of records as `versions_in_words` does; of a mixture, each once."""
+    return "; ".join(dict.fromkeys(map(versions_in_words, records)))
 
 
-def software_of(record: Record) -> str:
+def versions_in_words(record: Record) -> str:
     """Returns the versions that a reader needs to judge a rate; CUDA's and cuDNN's only if a GPU was used."""
     environment, identity = record.environment, record.identity
     versions = {name: environment.get(f"{name.lower()}_version") for name in ("TensorFlow", "CUDA", "cuDNN", "NCCL")}
@@ -288,6 +287,4 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any], names: tupl
 
 def listed(phrases: Sequence[str]) -> str:
     """Returns phrases of `differences` as part of a sentence; of many, the first few."""
-    more = [f"{len(phrases) - _MOST_FIELDS} more"] if len(phrases) > _MOST_FIELDS else []
-    named = "; ".join([*phrases[:_MOST_FIELDS], *more])
-    return named or "all recorded fields are equal, but not the keys made from them"
+    return first_few(phrases) or "all recorded fields are equal, but not the keys made from them"

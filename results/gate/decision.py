@@ -123,13 +123,7 @@ def supported_threshold(noise: float) -> float:
 
 
 def log_threshold(threshold: float) -> float:
-    """Returns the logarithm by which a rate must change to matter.
-
-    Raises:
-        ValueError: the threshold is no share.
-    """
-    if not 0 < threshold < 1:
-        raise ValueError(f"A threshold is a share between 0 and 1, such as 0.05 for 5 %, not {threshold}.")
+    """Returns the logarithm by which a rate must change to matter; the threshold is a share between 0 and 1."""
     return -math.log1p(-threshold)
 
 

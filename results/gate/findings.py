@@ -7,6 +7,8 @@ import enum
 from collections.abc import Sequence
 
 from results.intervals import Interval
+from results.record import Record
+from results.report.anomalies import lasting_name
 
 # Images per second, and the number of valid rounds.
 Rates = tuple[float | None, int]
@@ -29,6 +31,7 @@ class Finding:
 
     Attributes:
         title: model, devices, batch, variable manager, and what else differs from other configurations.
+        name: the same without the others, and the keys of machine and configuration: it stays the same next time.
         config_key: of the records; together with the hardware it decides which runs may be compared.
         verdict: how the rate changed.
         reason: why, in a sentence or two, with the numbers that decided.
@@ -43,6 +46,7 @@ class Finding:
     """
 
     title: str
+    name: str
     config_key: str
     verdict: Verdict
     reason: str
@@ -76,12 +80,13 @@ class Decision:
     change: Interval | None = None
     smallest_drop: float | None = None
 
-    def finding(self, title: str, config_key: str, threshold: float, base: Rates, candidate: Rates) -> Finding:
-        """Returns the finding of this decision. A side is its mean or median rate and its valid rounds."""
+    def finding(self, title: str, runs: Sequence[Record], threshold: float, base: Rates, candidate: Rates) -> Finding:
+        """Returns the finding on a configuration with these runs. A side is its mean or median rate and its rounds."""
         low, high = self.change.bounds if self.change else (None, None)
         return Finding(
             title=title,
-            config_key=config_key,
+            name=lasting_name(runs),
+            config_key=runs[0].identity.config_key,
             verdict=self.verdict,
             reason=self.reason,
             threshold=threshold,

@@ -24,7 +24,7 @@ from results.gate.decision import in_words
 from results.gate.rounds import Session, sessions
 from results.record import Identity, Record
 from results.summary import hardware_in_words
-from results.text import Table
+from results.text import Table, as_rate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -139,7 +139,7 @@ def draw(histories: Sequence[History], path: Path) -> int:
 
 def _rows(history: History) -> list[list[str]]:
     marks = {
-        after[0]: f"<- {in_words(after[2] / before[2] - 1)} from here: {before[2]:.2f} to {after[2]:.2f}"
+        after[0]: f"<- {in_words(after[2] / before[2] - 1)} from here: {as_rate(before[2])} to {as_rate(after[2])}"
         for before, after in itertools.pairwise(history.levels)
     }
     return [
@@ -148,7 +148,7 @@ def _rows(history: History) -> list[list[str]]:
             session.commit,
             session.tensorflow_version,
             str(len(session.records)),
-            f"{session.images_per_sec:.2f}",
+            as_rate(session.images_per_sec),
             "" if change is None else f"{100 * change:+.1f}",
             marks.get(index, ""),
         ]

@@ -7,13 +7,12 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree
 
 from results.gate.findings import Finding, Findings, Verdict
 from results.record import strict
-from results.text import Table, markdown
+from results.text import Table, as_rate, markdown, rounded
 
 # Of the JSON, which `data/findings.schema.json` describes.
 FORMAT_VERSION = 1
@@ -32,7 +31,7 @@ _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 def render_text(findings: Findings) -> str:
     """Returns the table, the reason of every configuration that is not unchanged, the notes and a summary."""
     lines = [*_sides(findings), "", *_table(findings).text(), ""]
-    lines += [f"{finding.title}: {_explanation(finding)}" for finding in _to_explain(findings)]
+    lines += map(": ".join, _reasons(findings))
     lines += [f"Note: {note}" for note in findings.notes]
     return "\n".join([*lines, _summary(findings)]) + "\n"
 
@@ -42,9 +41,7 @@ def render_markdown(findings: Findings) -> str:
     lines = [f"## Performance gate: {findings.outcome}", "", _summary(findings), ""]
     lines += [f"- {markdown(line)}" for line in _sides(findings)]
     lines += ["", *_table(findings).markdown()]
-    reasons = [
-        f"- **{markdown(finding.title)}**: {markdown(_explanation(finding))}" for finding in _to_explain(findings)
-    ]
+    reasons = [f"- **{markdown(title)}**: {markdown(reason)}" for title, reason in _reasons(findings)]
     notes = [f"- {markdown(note)}" for note in findings.notes]
     for title, items in (("Reasons", reasons), ("Notes", notes)):
         lines += ["", f"### {title}", "", *items] if items else []
@@ -77,20 +74,15 @@ def render_github_benchmark(findings: Findings) -> str:
     for finding in findings.findings:
         if finding.candidate_images_per_sec is None or not math.isfinite(finding.candidate_images_per_sec):
             continue
-        _, _, _, change, interval, _, verdict = _cells(finding)
-        extra = [f"verdict: {verdict}", f"runs: {finding.candidate_rounds}", f"config_key: {finding.config_key}"]
-        if change:
-            within = f" (95 % interval {interval})" if interval else ""
-            extra.insert(1, f"change: {change} %{within} against {findings.base.name}")
         entry: dict[str, Any] = {
-            "name": finding.title,
+            "name": finding.name,
             "unit": "images/sec",
             "value": finding.candidate_images_per_sec,
-            "extra": "\n".join(extra),
+            "extra": f"{_explanation(finding)}\nruns: {finding.candidate_rounds}\nbase: {findings.base.name}",
         }
         low, high, base = finding.change_low, finding.change_high, finding.base_images_per_sec
         if low is not None and high is not None and base is not None:
-            entry["range"] = f"± {base * (high - low) / 2:.2f}"
+            entry["range"] = f"± {rounded(base * (high - low) / 2)}"
         entries.append(entry)
     return json.dumps(entries, indent=2) + "\n"
 
@@ -116,10 +108,10 @@ def render_junit(findings: Findings) -> str:
         name, _, value = line.partition(": ")
         _xml(properties, "property", name=name, value=value)
     for finding, element in zip(findings.findings, elements, strict=True):
-        case = _xml(suite, "testcase", classname=_SUITE, name=finding.title)
+        case = _xml(suite, "testcase", classname=_SUITE, name=finding.name)
         properties = ElementTree.SubElement(case, "properties")
         for name, value in dataclasses.asdict(finding).items():
-            if value is not None and name not in ("title", "reason"):
+            if value is not None and name not in ("name", "reason"):
                 _xml(properties, "property", name=name, value=value)
         if element:
             failure_type = {"type": finding.verdict.value} if element == "failure" else {}
@@ -153,7 +145,7 @@ def _cells(finding: Finding) -> list[str]:
     rates = (finding.base_images_per_sec, finding.candidate_images_per_sec)
     return [
         finding.title,
-        *("" if rate is None else f"{rate:.2f}" for rate in rates),
+        *("" if rate is None else as_rate(rate) for rate in rates),
         "" if finding.change is None else f"{100 * finding.change:+.1f}",
         "" if low is None or high is None else f"{100 * low:+.1f} to {100 * high:+.1f}",
         f"{finding.base_rounds} and {finding.candidate_rounds}",
@@ -161,8 +153,9 @@ def _cells(finding: Finding) -> list[str]:
     ]
 
 
-def _to_explain(findings: Findings) -> Sequence[Finding]:
-    return [finding for finding in findings.findings if finding.verdict is not Verdict.UNCHANGED]
+def _reasons(findings: Findings) -> list[tuple[str, str]]:
+    changed = [finding for finding in findings.findings if finding.verdict is not Verdict.UNCHANGED]
+    return [(finding.title, _explanation(finding)) for finding in changed]
 
 
 def _explanation(finding: Finding) -> str:

@@ -16,6 +16,7 @@ from results.utilisation import Utilisation
 _POOR_EFFICIENCY = 0.6
 _SLOW_INPUT = 0.9
 _FAR_OFF = 0.2
+_UNLIKE_STEPS = 10
 # Not a part of a name, a version or the value of a flag.
 _NUMBER = re.compile(r"(?<![\w=.:#/-])(\d+(?:\.\d+)?)(?!\w|\.\d)")
 _SELECT = "select runs with --where (session_id, time_utc), or name their files alone."
@@ -30,6 +31,13 @@ def title(row: Row, *, with_batch: bool = True) -> str:
     processes, batch = processes_of(config), f"batch {config.get('batch_per_device')}"
     words = [row.model, manager_of(config), *([processes] if processes else []), counted(row.devices, kind)]
     return ", ".join([*words, *([batch] if with_batch else []), *differences(row)])
+
+
+def lasting_name(records: Sequence[Record]) -> str:
+    """Returns a name of a configuration's records that depends on no other records, for a history that others keep."""
+    identity, is_interleaved = records[0].identity, any(record.is_interleaved for record in records)
+    alone = title(Row(records=records, distinct={"steps": "interleaved"} if is_interleaved else {}))
+    return f"{alone}, machine {identity.hardware_key[:6]} ({identity.config_key})"
 
 
 def setting(row: Row, ignored: Collection[str] = ()) -> str:
@@ -70,6 +78,9 @@ def _anomalies(row: Row, siblings: Siblings) -> Iterator[str]:
             f"its repeats are of {len(builds)} commits of the suite, and a difference between these counts as noise: "
             f"{_SELECT}"
         )
+    steps = [len(record.measurement.step_seconds) for record in row.valid]
+    if max(steps) >= _UNLIKE_STEPS * min(steps):
+        yield f"its repeats have {min(steps)} to {max(steps)} measured steps and count alike: {_SELECT}"
     if unlike := unlike_variables([record.environment for record in row.valid]):
         yield f"its repeats have unlike environment variables ({', '.join(unlike)}): {_SELECT}"
     yield from _of_scaling(row)

@@ -8,9 +8,9 @@ import functools
 import shlex
 from collections.abc import Sequence
 
-from results.gate.comparison import differences, listed, software_of
+from results.gate.comparison import differences, listed, versions_in_words
 from results.record import Kind, Record, flags_of_command
-from results.report import headline, published
+from results.report import headline, published, ranking
 from results.report.anomalies import anomalies, warnings_of
 from results.report.side_tables import SideTable, side_tables
 from results.report.verdict import verdict
@@ -49,7 +49,7 @@ class Report:
     def notes(self) -> list[str]:
         """Sentences on what could not be compared or read, on anomalies and on warnings, each kind once."""
         unmatched = [why for table in self.others if (why := published.why_none(self.rows, table))]
-        of_rows = [*_unlike_software(self.rows), *anomalies(self.rows)]
+        of_rows = [*_unlike_software(self.rows), *ranking.notes_on_turns(self.rows), *anomalies(self.rows)]
         return [*unmatched, *self.problems, *of_rows, *warnings_of(self.records)]
 
     @functools.cached_property
@@ -102,7 +102,7 @@ class Report:
         facts = [
             ("Machine", first_few(list(dict.fromkeys(map(hardware_in_words, firsts.values()))))),
             ("Date", " to ".join(dict.fromkeys((times[0], ended))) + " UTC"),
-            ("Software", first_few(list(dict.fromkeys(map(software_of, self.records))))),
+            ("Software", first_few(list(dict.fromkeys(map(versions_in_words, self.records))))),
             ("Command", command(self.records)),
         ]
         return [(name, value) for name, value in facts if value]

@@ -38,7 +38,7 @@ PUBLISHED_NAMES = {
     "alexnet": "AlexNet",
     "vgg16": "VGG16",
 }
-_MOST_MODELS, _MOST_NEAREST = 12, 3
+_MOST_NEAREST = 3
 _16_BITS = {"fp16", "bf16"}
 _MUST_AGREE = ("model", "devices", "inference")
 _rate = operator.attrgetter("images_per_sec")
@@ -104,7 +104,7 @@ def of_others(table: FigureTable, records: Sequence[Record]) -> FigureTable:
     return dataclasses.replace(table, figures=others, problems=(*table.problems, problem))
 
 
-def _differences(row: Row, figure: Figure) -> tuple[list[str], list[str]]:
+def differences(row: Row, figure: Figure) -> tuple[list[str], list[str]]:
     """Returns in what a row and a figure differ, with both values, and what is not compared, and why."""
     config = row.config
     xla = None if config.get("xla") is None else config["xla"] == "jit"
@@ -143,25 +143,20 @@ def beside(row: Row, table: FigureTable) -> list[Figure]:
     the two does not state them. Tensor cores compute fp16 and bf16 at one rate, so these count as the same.
     """
     figures = table.figures if row.images_per_sec is not None else ()
-    return [figure for figure in figures if not _differences(row, figure)[0]]
+    return [figure for figure in figures if not differences(row, figure)[0]]
 
 
 def with_devices(row: Row, devices: int, table: FigureTable) -> list[Figure]:
     """Returns the figures under the same variable manager that are comparable with a row of so many devices."""
     manager = manager_of(row.config)
     figures = [figure for figure in table.figures if (figure.devices, figure.variable_update) == (devices, manager)]
-    return [f for f in figures if all(different.startswith("devices ") for different in _differences(row, f)[0])]
-
-
-def not_compared(row: Row, figure: Figure) -> list[str]:
-    """Returns what was not compared of a comparable figure and row, and why."""
-    return _differences(row, figure)[1]
+    return [f for f in figures if all(different.startswith("devices ") for different in differences(row, f)[0])]
 
 
 def _nearest(row: Row, tables: Sequence[FigureTable]) -> list[tuple[Figure, list[str]]]:
     """Returns the nearest figures of the same model and number of devices, with what differs: first of the same GPU."""
     figures = [figure for table in tables for figure in table.figures if row.images_per_sec is not None]
-    found = [(figure, _differences(row, figure)[0]) for figure in figures]
+    found = [(figure, differences(row, figure)[0]) for figure in figures]
     found = [(f, different) for f, different in found if not any(d.startswith(_MUST_AGREE) for d in different)]
     found.sort(key=lambda pair: (not row.gpu or pair[0].gpu != row.gpu, len(pair[1])))
     return found[:_MOST_NEAREST]
@@ -173,11 +168,10 @@ def why_none(rows: Sequence[Row], table: FigureTable) -> str | None:
         return None
     ours = {published: name for name, published in PUBLISHED_NAMES.items()}
     models = sorted({ours.get(figure.model, figure.model) for figure in table.figures})
-    more = f" and {len(models) - _MOST_MODELS} more" if len(models) > _MOST_MODELS else ""
     devices = ", ".join(map(str, sorted({figure.devices for figure in table.figures})))
     return (
         f"No row has a figure in {table.name}: the model and the number of devices must be the same. It has the models "
-        f"{', '.join(models[:_MOST_MODELS])}{more}, on {devices} devices."
+        f"{', '.join(models)}, on {devices} devices."
     )
 
 
@@ -234,7 +228,7 @@ def _near(row: Row, figure: Figure, different: Sequence[str]) -> str:
 
 
 def _compared(row: Row, figure: Figure) -> str:
-    over, unlike = ratio(row, figure), not_compared(row, figure)
+    over, (_, unlike) = ratio(row, figure), differences(row, figure)
     marks = [in_words(row, figure), *([f"not compared: {', '.join(unlike)}"] if unlike else [])]
     return f"{over.rounded()} x the figure of {figure.where} ({over.range()}), {'; '.join(marks)}"
 

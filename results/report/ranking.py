@@ -140,6 +140,20 @@ def paired_rates(one: Row, other: Row) -> list[tuple[float, ...]]:
     return list(zip(*pairs, strict=True)) if len(pairs) == len(one.records) == len(other.records) else []
 
 
+def notes_on_turns(rows: Sequence[Row]) -> list[str]:
+    """Returns a note if the fastest of some rivals and one that it beats were repeated one after the other."""
+    pairs = []
+    for group in ranking_groups(rows):
+        for rivals in grouped(group.rows, lambda row: row.devices).values():
+            best = max(rivals, key=lambda row: row.rate)
+            for row in rivals:
+                first, second = sorted([record.ended for record in each.valid] for each in (best, row))
+                if min(len(first), len(second)) > 1 and max(first) < min(second) and beats(best, row):
+                    pairs.append(f"{title(best)} and {title(row)}")
+    drift = "All repeats of one ended before those of the other, so a drift of the machine would look like a difference"
+    return [f"{drift}: {first_few(pairs)}. `sweep --repeats` and `ab` alternate."] if pairs else []
+
+
 def winners(rows: Sequence[Row]) -> list[Winner]:
     """Returns the fastest settings of each group (see `ranking_groups`), for each number of devices and for any.
 

@@ -155,7 +155,7 @@ def _published(rows: Sequence[Row], tables: Sequence[published.FigureTable]) -> 
             published.ratio(row, figure).rounded(),
             published.ratio(row, figure).range(),
             published.in_words(row, figure),
-            ", ".join(published.not_compared(row, figure)),
+            ", ".join(published.differences(row, figure)[1]),
         ]
         for row, figure in pairs
     ]

@@ -160,18 +160,13 @@ def _as_script_data(table: Table, rows: Sequence[Row]) -> str:
                 "failed": _failed(row),
                 "command": [words.setdefault(word, len(words)) for word in row.records[0].command_line.split(" ")],
                 "statuses": sorted({record.status for record in row.records}),
-                "rate": row.images_per_sec and list(map(_of_chart, (row.rate, *row.measured.bounds))),
+                "rate": row.images_per_sec and [n and float(f"{n:.6g}") for n in (row.rate, *row.measured.bounds)],
             }
             for row, cells in zip(rows, table.rows, strict=True)
         ],
     }
     data["words"] = list(words)
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _of_chart(number: float | None) -> float | None:
-    """Returns a number with six digits, which is all that the chart shows; the table has two decimals."""
-    return None if number is None else float(f"{number:.6g}")
 
 
 def _environments(records: Sequence[Record]) -> Iterator[Mapping[str, Any]]:

@@ -269,6 +269,12 @@ def test_repeats_of_several_commits_are_noted() -> None:
     assert "its repeats are of 2 commits of the suite" in note
 
 
+def test_repeats_of_much_unlike_lengths_are_noted() -> None:
+    assert not anomalies(summarize([fake_run(step_seconds=[0.1] * steps) for steps in (10, 99)]))
+    (note,) = anomalies(summarize([fake_run(step_seconds=[0.1] * steps) for steps in (10, 100)]))
+    assert "its repeats have 10 to 100 measured steps and count alike" in note
+
+
 def test_repeats_with_unlike_environment_variables_are_noted() -> None:
     levels = [{"TF_CPP_MIN_LOG_LEVEL": str(number), "OMP_NUM_THREADS": "2"} for number in range(3)]
     runs = [replace(run := fake_run(), environment={**run.environment, "variables": own}) for own in levels]

@@ -12,11 +12,13 @@ import pandas as pd
 import pytest
 from msgspec.structs import replace
 
+from benchmarks import record_files
 from benchmarks.cli import report_verb
 from benchmarks.cli.main import dispatch
 from benchmarks.errors import UsageError
 from benchmarks.run import run_verb
 from results.exchange.formats import FORMATS
+from results.record import Status
 from results.store import Store
 from tests.support.commands import RunBench
 from tests.support.records import fake_run
@@ -136,11 +138,29 @@ def test_a_warning_that_quotes_a_file_controls_no_terminal(run_bench: RunBench, 
     assert done.status == 0 and "skipped a damaged line" in done.stderr and "\x1b" not in done.stderr
 
 
+def test_runs_that_an_export_leaves_out_are_counted(run_bench: RunBench, tmp_path: Path) -> None:
+    Store(tmp_path / "out").append(fake_run(), fake_run(status=Status.CRASH))
+    assert "1 of 2 records have none and are left out" in run_bench("report", "--output_format=bencher").stderr
+    assert run_bench("report", "--output_format=openmetrics").stderr == ""
+
+
+def test_records_come_through_a_pipe(run_bench: RunBench) -> None:
+    """As from `zcat FILE | run_bench.py report -`, or `report <(zcat FILE)`."""
+    read, write = os.pipe()
+    os.write(write, f"{fake_run().to_json()}\n".encode())
+    os.close(write)
+    done = run_bench("report", f"/dev/fd/{read}")
+    os.close(read)
+    assert done.status == 0 and done.stdout.startswith("1 run: 1 ok.")
+    assert [str(path) for path in record_files.paths(["-"])] == ["/dev/stdin"]
+
+
 @pytest.mark.parametrize("name", [name for name, form in FORMATS.items() if not form.is_binary])
 def test_an_export_goes_to_stdout_or_a_file_alike(run_bench: RunBench, tmp_path: Path, name: str) -> None:
     Store(tmp_path / "out").append(fake_run(), fake_run(num_devices=2))
     printed = run_bench("report", f"--output_format={name}")
     written = run_bench("report", f"--output_format={name}", "--output=file")
+    assert run_bench("report", f"--output_format={name}", "--output=-").stdout == printed.stdout
     assert (printed.status, written.status, written.stdout) == (0, 0, "")
     assert (tmp_path / "file").read_text() == printed.stdout != ""
 

@@ -44,6 +44,25 @@ def test_baselines_are_promoted_listed_shown_and_pruned(run_bench: RunBench, pro
     assert len(path.read_text().splitlines()) == 12
 
 
+def test_a_stored_run_of_the_future_is_named_and_neither_used_nor_kept_as_the_newest(
+    run_bench: RunBench, promoted: Path
+) -> None:
+    (path,) = promoted.glob("*/*.jsonl")
+    path.write_text(path.read_text().replace("2026-01-10", "2999-01-10"))
+    listed = run_bench("track", "list")
+    assert "2026-01-09 00:00" in listed.stdout and listed.stderr.count("is not used: correct its time") == 3
+    assert run_bench("track", "prune", "--keep=1").status == 0
+    assert "2026-01-09" in path.read_text()
+
+
+def test_pruning_keeps_records_of_a_later_format(run_bench: RunBench, promoted: Path) -> None:
+    (path,) = promoted.glob("*/*.jsonl")
+    later = path.read_text().splitlines()[0].replace('"format_version":1', '"format_version":2')
+    path.write_text(f"{later}\n{path.read_text()}")
+    assert "9 sessions removed, 1 kept" in run_bench("track", "prune", "--keep=1").stdout
+    assert later in path.read_text().splitlines()
+
+
 def test_a_slower_day_is_status_1_and_stated_for_programs(run_bench: RunBench, promoted: Path, keep: Keep) -> None:
     keep("today.jsonl", night(20, 85.0))
     done = run_bench("track", "check", "today.jsonl", "--output_format=json", "--junit_file=junit.xml")

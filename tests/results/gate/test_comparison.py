@@ -226,6 +226,15 @@ def test_runs_that_both_sides_have_are_those_of_the_base() -> None:
         judged(base, base)
 
 
+def test_a_name_stays_the_same_beside_other_configurations() -> None:
+    """Otherwise the history of github-action-benchmark, GitLab or Jenkins would begin anew."""
+    (alone,) = judged(apart(optimizer="sgd"), apart(optimizer="sgd")).findings
+    sides = [[*apart(optimizer="adam"), *apart(optimizer="sgd"), *apart(hardware="another")] for _ in range(2)]
+    others = judged(*sides).findings
+    assert [finding.name == alone.name for finding in others] == [False, True, False]
+    assert others[1].title != alone.title
+
+
 def test_findings_are_in_the_order_of_the_base() -> None:
     models = ["vgg16", "alexnet", "resnet50"]
     base = [record for model in models for record in apart(model=model)]

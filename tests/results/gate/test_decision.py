@@ -109,12 +109,6 @@ def test_fewer_than_two_rounds_decide_nothing(decision: Decision) -> None:
         assert not decision.change.is_known and numbers(decision.reason) == ["18.1 % slower"]
 
 
-@pytest.mark.parametrize("bad", [0.0, 1.0, 5.0, -0.05, math.nan])
-def test_a_threshold_is_a_share(bad: float) -> None:
-    with pytest.raises(ValueError, match=r"such as 0.05 for 5 %"):
-        paired([0.0, 0.0], bad)
-
-
 @given(log_ratios, thresholds, st.data())
 def test_a_slower_candidate_never_makes_a_pass_of_a_regression(
     logs: list[float], threshold: float, data: st.DataObject

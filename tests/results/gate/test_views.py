@@ -38,6 +38,12 @@ def test_a_view_is_as_its_golden_file(name: str, render: Callable[[Findings], st
     assert render(FINDINGS) == (GOLDEN / name).read_text(encoding="utf-8")
 
 
+def test_a_change_of_a_small_rate_is_seen_in_the_table() -> None:
+    small = dataclasses.replace(FINDINGS.findings[0], base_images_per_sec=0.012345, candidate_images_per_sec=0.012283)
+    lines = views.render_text(dataclasses.replace(FINDINGS, findings=[small]))
+    assert "0.012345" in lines and "0.012283" in lines
+
+
 def test_the_last_line_sums_up() -> None:
     regressed = dataclasses.replace(EVERYTHING_FINE.findings[0], verdict=Verdict.REGRESSED)
     both = dataclasses.replace(EVERYTHING_FINE, findings=[*EVERYTHING_FINE.findings, regressed])

@@ -180,6 +180,15 @@ def test_repeats_are_compared_in_pairs() -> None:
     assert not ranking.beats(first, second), "then no pairs are left"
 
 
+def test_a_difference_between_settings_that_ran_one_after_the_other_has_a_note() -> None:
+    fast, slow = _runs([200.0, 202.0], batch=16), _runs([100.0, 101.0], batch=32)
+    assert not ranking.notes_on_turns(summarize([*at_minutes(fast, (0, 3)), *at_minutes(slow, (1, 2))]))
+    (note,) = ranking.notes_on_turns(summarize([*at_minutes(fast, (2, 3)), *at_minutes(slow, (0, 1))]))
+    assert "batch 16 and resnet50" in note and "`sweep --repeats` and `ab` alternate" in note
+    alike = [*at_minutes(fast, (2, 3)), *at_minutes(_runs([200.0, 202.0], batch=32), (0, 1))]
+    assert not ranking.notes_on_turns(summarize(alike)), "no difference is shown"
+
+
 def test_pairs_are_of_runs_at_one_time_in_a_sorted_file_too() -> None:
     """Sorted by their rates, any two settings seem to differ by the same in every pair."""
     runs = [
