@@ -217,8 +217,10 @@ def reached() -> str:
 
 def judged() -> str:
     """Returns how far predictions are from published rates. Imports TensorFlow."""
-    tables = judge.tables(judge.judge())
-    return "\n\n".join("\n".join([f"### {title}", "", *table.markdown()]) for title, table in tables.items())
+    tables = judge.tables(judge.judge()).items()
+    return "\n\n".join(
+        "\n".join([f"### {title}", "", *table.markdown()]) for title, table in tables if title != judge.MISSES
+    )
 
 
 _BEDS = ("dgx-1-p100", "gce-k80", "ec2-p2.8xlarge")
