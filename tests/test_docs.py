@@ -411,6 +411,12 @@ def test_a_bar_in_a_table_has_no_backslash_on_the_site() -> None:
     assert hooks.on_page_content(page) == r"<td><code>on|off</code></td><p>\|</p>"
 
 
+def test_a_flag_is_not_broken_after_its_dashes_on_the_site() -> None:
+    page = '<a href="x--y.html">a</a> <code>sweep --repeats=3</code> <!-- a comment -->'
+    shown = '<a href="x--y.html">a</a> <code>sweep <span class="flag">--repeats</span>=3</code> <!-- a comment -->'
+    assert hooks.on_page_content(page) == shown
+
+
 @pytest.mark.usefixtures("nothing_runs")
 @pytest.mark.parametrize(
     ("text", "words"),
