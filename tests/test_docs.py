@@ -38,6 +38,7 @@ from results.summary import summarize
 from tests.support import docs, promises
 from tests.support.commands import ROOT
 from variable_mgr import catalog
+from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 
 PAGES = docs.pages(ROOT)
 PROGRAMS = ("run_bench.py", "run-bench")
@@ -366,6 +367,12 @@ def test_the_generated_tables_of_a_page_are_up_to_date(page: Path) -> None:
 
 def test_the_schema_of_a_record_is_up_to_date() -> None:
     assert generate.RECORD_SCHEMA.read_text(encoding="utf-8") == tables.record_schema(), "run: python -m docs.generate"
+
+
+def test_every_reduction_has_a_row() -> None:
+    page = (ROOT / "docs" / "background" / "reductions.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w/]+)` \|", page, re.MULTILINE)
+    assert rows == [*ALGORITHMS, "a/b"]
 
 
 def test_every_generated_table_is_on_a_page() -> None:
