@@ -37,9 +37,6 @@ from tools.peers import comparison as peers
 from variable_mgr import catalog, modifiers
 from variable_mgr.catalog import WorksIn
 from variable_mgr.modifiers import Modifiers
-from variable_mgr.place import Place
-from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
-from variable_mgr.transfers import total_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD_SCHEMA = ROOT / "docs" / "reference" / "record.schema.json"
@@ -217,15 +214,6 @@ def _modifiers() -> str:
     return table(("flag", "effect", "managers"), rows)
 
 
-def _reductions() -> str:
-    three_cpus = Place(tuple(f"/cpu:{number}" for number in range(3)), "/cpu:0")
-    rows = (
-        (f"`{one.name}`", one.meaning, f"{total_bytes(one.transfers(8, 1)) or ''}", one.why_not(three_cpus) or "")
-        for one in ALGORITHMS.values()
-    )
-    return table(("reduction", "what it does", "sent by 8 towers", "limit"), rows)
-
-
 def _pages() -> str:
     """Returns lists of all pages of the site, in its order."""
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
@@ -264,7 +252,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "exit statuses": lambda: table(("status", "meaning"), ((status.value, status.meaning) for status in ExitStatus)),
     "managers": _managers,
     "modifiers": _modifiers,
-    "reductions": _reductions,
     "shorthands": lambda: table(
         ("shorthand", "stands for"),
         ((f"`{name}`", f"`{manager} {given}`") for name, (manager, given) in catalog.SHORTHANDS.items()),

@@ -6,8 +6,10 @@ import re
 from typing import Any
 
 _CELL = re.compile(r"<td[^>]*>.*?</td>", re.DOTALL)
+_FLAG = re.compile(r"(?<=[> ])--\w+")
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    r"""Shows `a\|b` in a table as `a|b`, as GitHub does; mkdocs leaves the backslash in code."""
-    return _CELL.sub(lambda cell: cell[0].replace(r"\|", "|"), html)
+    r"""Shows `a\|b` in a table as `a|b`, as GitHub does, where mkdocs leaves the backslash. Keeps flags on one line."""
+    html = _CELL.sub(lambda cell: cell[0].replace(r"\|", "|"), html)
+    return _FLAG.sub(r'<span class="flag">\g<0></span>', html)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -60,10 +59,9 @@ def _type_and_unit(column: columns.Column | public_table.PublicColumn) -> str:
 
 
 def fields(part: type[msgspec.Struct]) -> str:
-    """Returns the fields of a part of the record."""
-    hints, meanings = typing.get_type_hints(part), attributes(part)
-    names = part.__struct_fields__
-    return table(("field", "type", "meaning"), ((f"`{n}`", f"`{_json_type(hints[n])}`", meanings[n]) for n in names))
+    """Returns the fields of a part of the record; the schema has their types."""
+    meanings = attributes(part)
+    return table(("field", "meaning"), ((f"`{name}`", meanings[name]) for name in part.__struct_fields__))
 
 
 def record_schema() -> str:
@@ -78,25 +76,6 @@ def attributes(of: type) -> dict[str, str]:
     section = inspect.cleandoc(of.__doc__ or "").partition("Attributes:\n")[2]
     entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
     return {name: " ".join(text.split()).removesuffix(".").replace("None", "null") for name, text in entries}
-
-
-def _json_type(hint: Any) -> str:
-    """Returns the type of a field in JSON, in the notation of TypeScript."""
-    outer, inner = typing.get_origin(hint), typing.get_args(hint)
-    if outer in (list, Sequence):
-        item = _json_type(inner[0])
-        return f"({item})[]" if " " in item else f"{item}[]"
-    if outer is Mapping:
-        return "object" if inner[-1] is Any else f"{{[name]: {_json_type(inner[-1])}}}"
-    if outer is Literal:
-        return str(inner[0])
-    if inner:
-        return " or ".join(dict.fromkeys(map(_json_type, inner)))
-    if issubclass(hint, msgspec.Struct):
-        return "object"
-    if hint is type(None):
-        return "null"
-    return "string" if issubclass(hint, str) else "number"
 
 
 def models() -> str:
@@ -217,8 +196,10 @@ def reached() -> str:
 
 def judged() -> str:
     """Returns how far predictions are from published rates. Imports TensorFlow."""
-    tables = judge.tables(judge.judge())
-    return "\n\n".join("\n".join([f"### {title}", "", *table.markdown()]) for title, table in tables.items())
+    tables = judge.tables(judge.judge()).items()
+    return "\n\n".join(
+        "\n".join([f"### {title}", "", *table.markdown()]) for title, table in tables if title != judge.MISSES
+    )
 
 
 _BEDS = ("dgx-1-p100", "gce-k80", "ec2-p2.8xlarge")

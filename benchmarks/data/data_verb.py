@@ -223,7 +223,7 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdo
                     say(f"{defect.kind:12} {defect}")
     summary = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     result = f"{sum(kinds.values())} with a defect: {summary}" if kinds else "all sound"
-    say(f"{records} records in {len(source.files)} files, {result}")
+    say(f"{counted(records, 'record')} in {counted(len(source.files), 'file')}, {result}")
     return ExitStatus.DATA if kinds else ExitStatus.OK
 
 

@@ -298,8 +298,8 @@ def shuffle_buffer_in_words(measured: Mapping[str, float]) -> str:
     capacity, least = measured["capacity"], measured["least"]
     text = (
         f"Shuffle buffer: {measured['at_start']:.0f} of {capacity:.0f} records after the first batch, which took "
-        f"{measured['fill_seconds']:.2f} s; {measured['at_end']:.0f} at the end, {least:.0f} at least. It was at least "
-        f"half full in {measured['share_half_full']:.0%} of the samples."
+        f"{measured['fill_seconds']:.2f} s; {measured['at_end']:.0f} at the end, never fewer than {least:.0f}. It was "
+        f"at least half full in {measured['share_half_full']:.0%} of the samples."
     )
     if measured["at_start"] < capacity // 2:
         return f"{text} It never fills, because an epoch has fewer records than it holds."

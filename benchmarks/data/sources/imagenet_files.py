@@ -27,6 +27,7 @@ from benchmarks.data.sources.storage import Address, path_of
 from benchmarks.data.sources.tfrecord import Defect
 from benchmarks.errors import DataError
 from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES, NUM_CHANNELS
+from results.text import counted
 
 BOX_CORNERS = tuple(f"image/object/bbox/{corner}" for corner in ("ymin", "xmin", "ymax", "xmax"))
 # Names of shards in the forms of tf_cnn_benchmarks, TFDS, TF-Slim and the object detection API, or with a number alone.
@@ -100,7 +101,8 @@ class PhotoRecords(StoredImages):
         seen = f", labels {min(labels)} to {max(labels)} in the first {len(labels)} records" if labels else ""
         part = "" if len(self.files) == self.of_shards else f" of {self.of_shards}"
         compressed = f", {self.compression}" if self.compression else ""
-        return f"{self.layout.title}, {len(self.files)} {self.split} shards{part}{compressed} in {self.directory}{seen}"
+        shards = counted(len(self.files), f"{self.split} shard")
+        return f"{self.layout.title}, {shards}{part}{compressed} in {self.directory}{seen}"
 
     @property
     def is_decoded(self) -> bool:
@@ -234,8 +236,8 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
         raise DataError(f"--data_dir={path} holds several shards {twice[0]} ({some([*shards])}): keep one set.")
     # With a number alone, shards are numbered from 0 or 1 on, if it is no date.
     last = max(numbers, default=0)
-    counted = last + (0 in numbers) if last < _LEAST_DATE else 0
-    total = int(next(iter(shards.values()))["total"] or counted or len(shards))
+    numbered = last + (0 in numbers) if last < _LEAST_DATE else 0
+    total = int(next(iter(shards.values()))["total"] or numbered or len(shards))
     if len(shards) < total:
         warn(
             f"{path} holds {len(shards)} of {total} {split} shards, and only their photos are read. Copy the "

@@ -232,6 +232,6 @@ def test_the_buffer_of_the_epoch_that_is_drawn_from_counts() -> None:
 def test_sentences_on_the_shuffle_buffer() -> None:
     found = {"capacity": 256, "fill_seconds": 1.5, "at_start": 256, "at_end": 255, "least": 3, "share_half_full": 0.9}
     assert input_stages.shuffle_buffer_in_words(found) == (
-        "Shuffle buffer: 256 of 256 records after the first batch, which took 1.50 s; 255 at the end, 3 at least. It "
-        "was at least half full in 90% of the samples. It empties at the end of each epoch."
+        "Shuffle buffer: 256 of 256 records after the first batch, which took 1.50 s; 255 at the end, never "
+        "fewer than 3. It was at least half full in 90% of the samples. It empties at the end of each epoch."
     )

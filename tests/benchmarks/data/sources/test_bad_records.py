@@ -126,7 +126,7 @@ def test_damage_where_the_layout_is_looked_for_is_left_to_the_reader(copied: Pat
     only = copied / "train-00000-of-00004"
     only = only.rename(copied / "train-00000-of-00001")
     damaged = damage.corrupt(only, kind)
-    assert "TFRecords, 1 train shards" in _find(copied).describe()
+    assert "TFRecords, 1 train shard in" in _find(copied).describe()
     (defect,) = _defects(copied)
     assert (defect.number, defect.offset) == (damaged.number, damaged.offset)
     content = only.read_bytes()
