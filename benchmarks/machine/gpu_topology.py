@@ -39,7 +39,7 @@ def read_gpu_links(
         BenchError: the driver hangs.
     """
     opened = nvml.opened(environment, driver)
-    gpus = list({gpu.index: gpu for gpu in opened.gpus}.values())
+    gpus = opened.gpus
     ends = [list(_nvlink_ends(gpu, root / "sys/bus/pci/devices")) for gpu in gpus]
     return Inventory(
         gpus=tuple(hardware.describe_gpu(gpu, root) for gpu in gpus),
