@@ -28,12 +28,7 @@ _SWITCH = "NVSwitch"
 def read_gpu_links(
     environment: Mapping[str, str] = os.environ, driver: Any = None, root: Path = Path("/")
 ) -> Inventory:
-    """Asks NVIDIA's driver; without one there are no GPUs.
-
-    Args:
-        environment: the environment variables.
-        driver: a module like pynvml; None for pynvml.
-        root: holds `sys`.
+    """Asks NVIDIA's driver, a module like pynvml, and `sys` below `root`; without a driver there are no GPUs.
 
     Raises:
         BenchError: the driver hangs.

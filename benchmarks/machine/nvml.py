@@ -77,14 +77,10 @@ class Driver:
 
 
 def opened(environment: Mapping[str, str] = os.environ, driver: Any = None) -> Driver:
-    """Opens the driver, which stays open until this process ends; without a driver there are no GPUs.
+    """Opens the driver, a module like pynvml, until this process ends; without a driver there are no GPUs.
 
     Without persistence mode, GPUs are initialised by the first process that opens the driver, in 1 to 3 seconds each,
     and deinitialised when the last one closes it (NVIDIA, Driver Persistence): a run would pay that several times.
-
-    Args:
-        environment: the environment variables.
-        driver: a module like pynvml; None for pynvml.
 
     Raises:
         BenchError: the driver hangs.
@@ -208,11 +204,7 @@ def visible_indices(
     """Returns which of `count` GPUs CUDA shows, each once: those before the first word that is none.
 
     If a GPU stands twice, CUDA shows none (PyTorch, torch/cuda/__init__.py); MIG instances of one GPU are not the same.
-
-    Args:
-        count: number of GPUs in the driver.
-        environment: the environment variables.
-        index_of: finds the GPU that a UUID (`GPU-...`, `MIG-...`) names; if it returns None, one is assumed.
+    `index_of` finds the GPU that a UUID (`GPU-...`, `MIG-...`) names; if it returns None, one is assumed.
     """
     setting = environment.get("CUDA_VISIBLE_DEVICES")
     if setting is None:
