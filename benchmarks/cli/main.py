@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from benchmarks import console
@@ -44,6 +45,10 @@ def main(arguments: Sequence[str]) -> int:
             return ExitStatus.USAGE
         if lost.startswith("/proc/") and "/fd/" not in lost:  # users may pass /proc/self/fd/9
             warn(f"{lost} is missing: a run reads clocks and memory there. Mount /proc, or run on Linux.")
+            return ExitStatus.USAGE
+        backend = os.environ.get("MPLBACKEND", "")
+        if isinstance(error, ValueError) and f"backend: {backend!r}" in str(error):  # matplotlib was imported
+            warn(f"MPLBACKEND={backend} is no backend of matplotlib: unset it, or choose one, such as agg.")
             return ExitStatus.USAGE
         warn_of_exception()
         warn(f"{type(error).__name__}: {headline(error)}")

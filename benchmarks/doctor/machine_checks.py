@@ -242,10 +242,9 @@ def look_at_gpus(environment: Mapping[str, str] = os.environ, driver: Any = None
         opened = nvml.opened(environment, driver)
     except BenchError as error:
         return [observed("GPU driver", "no answer", True, str(error))]
-    gpus = {gpu.index: gpu for gpu in opened.gpus}.values()
     checks = (functools.partial(_software, opened), _use, _clock, _state, _memory_errors)
     missing = [observed("GPU driver", opened.problem, True, "nvidia-smi says more.")] if opened.problem else []
-    return missing + [observation for gpu in gpus for check in checks for observation in check(gpu)]
+    return missing + [observation for gpu in opened.gpus for check in checks for observation in check(gpu)]
 
 
 def _software(opened: Driver, gpu: DriverGpu) -> Iterator[Observation]:

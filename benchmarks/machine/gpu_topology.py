@@ -28,18 +28,13 @@ _SWITCH = "NVSwitch"
 def read_gpu_links(
     environment: Mapping[str, str] = os.environ, driver: Any = None, root: Path = Path("/")
 ) -> Inventory:
-    """Asks NVIDIA's driver; without one there are no GPUs.
-
-    Args:
-        environment: the environment variables.
-        driver: a module like pynvml; None for pynvml.
-        root: holds `sys`.
+    """Asks NVIDIA's driver, a module like pynvml, and `sys` below `root`; without a driver there are no GPUs.
 
     Raises:
         BenchError: the driver hangs.
     """
     opened = nvml.opened(environment, driver)
-    gpus = list({gpu.index: gpu for gpu in opened.gpus}.values())
+    gpus = opened.gpus
     ends = [list(_nvlink_ends(gpu, root / "sys/bus/pci/devices")) for gpu in gpus]
     return Inventory(
         gpus=tuple(hardware.describe_gpu(gpu, root) for gpu in gpus),

@@ -58,11 +58,7 @@ def core_seconds(stat: str, cpus: frozenset[int]) -> tuple[float, float, float]:
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Returns the memory that is available now: the least of what the kernel reports and what control groups leave.
-
-    Args:
-        root: of the file system.
-    """
+    """Returns the memory that is available now: the least of what the kernel reports and what control groups leave."""
     left = [psutil.virtual_memory().available]
     for limit, group, used_name in _memory_groups(root):
         used = number(group / used_name)

@@ -77,14 +77,10 @@ class Driver:
 
 
 def opened(environment: Mapping[str, str] = os.environ, driver: Any = None) -> Driver:
-    """Opens the driver, which stays open until this process ends; without a driver there are no GPUs.
+    """Opens the driver, a module like pynvml, until this process ends; without a driver there are no GPUs.
 
     Without persistence mode, GPUs are initialised by the first process that opens the driver, in 1 to 3 seconds each,
     and deinitialised when the last one closes it (NVIDIA, Driver Persistence): a run would pay that several times.
-
-    Args:
-        environment: the environment variables.
-        driver: a module like pynvml; None for pynvml.
 
     Raises:
         BenchError: the driver hangs.
@@ -144,7 +140,8 @@ def _open(driver: Any, environment: Mapping[str, str]) -> Driver:
     indices = visible_indices(len(every), environment, lambda name: _index_of(name, every, driver))
     gpus = _shown_by_cuda([every[index] for index in indices], environment)
     if every and not gpus:
-        problems.append(f"CUDA_VISIBLE_DEVICES='{setting}' names none of the driver's GPUs, 0 to {len(every) - 1}")
+        which = f"it must begin with one of the driver's, 0 to {len(every) - 1}, and name none twice"
+        problems.append(f"CUDA_VISIBLE_DEVICES='{setting}' shows no GPU: {which}")
     return Driver(gpus, version, cuda, "" if are_hidden else "; ".join(problems))
 
 
@@ -204,12 +201,10 @@ def _index_of(name: str, every: list[DriverGpu], driver: Any) -> int | None:
 def visible_indices(
     count: int, environment: Mapping[str, str], index_of: Callable[[str], int | None] = lambda name: None
 ) -> list[int]:
-    """Returns which of `count` GPUs CUDA shows: like CUDA, it stops at the first index that is not a GPU.
+    """Returns which of `count` GPUs CUDA shows, each once: those before the first word that is none.
 
-    Args:
-        count: number of GPUs in the driver.
-        environment: the environment variables.
-        index_of: finds the GPU that a UUID (`GPU-...`, `MIG-...`) names; if it returns None, one is assumed.
+    If a GPU stands twice, CUDA shows none (PyTorch, torch/cuda/__init__.py); MIG instances of one GPU are not the same.
+    `index_of` finds the GPU that a UUID (`GPU-...`, `MIG-...`) names; if it returns None, one is assumed.
     """
     setting = environment.get("CUDA_VISIBLE_DEVICES")
     if setting is None:
@@ -217,13 +212,13 @@ def visible_indices(
     indices: list[int] = []
     for word in map(str.strip, setting.split(",")):
         if word.startswith(("GPU-", "MIG-")):
-            found = index_of(word)
-            indices.append(min(len(indices), max(count - 1, 0)) if found is None else found)
-        elif (index := whole_number(word)) is not None and index < count:
-            indices.append(index)
-        else:
+            index = index_of(word)
+        elif (index := whole_number(word)) is None or index >= count:
             break
-    return indices[:count]
+        if index in indices and not word.startswith("MIG-"):
+            return []
+        indices.append(min(len(indices), max(count - 1, 0)) if index is None else index)
+    return list(dict.fromkeys(indices))
 
 
 def bus_id(info: Any) -> str:

@@ -65,7 +65,7 @@ class Sources:
         cpu_seconds: Callable[[], float] = time.process_time,
     ) -> None:
         self._root, self._clock, self._cpu_seconds = root, clock, cpu_seconds
-        self.gpus = list({gpu.index: gpu for gpu in gpus}.values())
+        self.gpus = gpus
         # For a MIG instance the driver reports only the usage of the whole GPU, which others may share.
         self._divided = [gpu.is_divided for gpu in self.gpus]
         host = linux.boot_id(root)[:8]

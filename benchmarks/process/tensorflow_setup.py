@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from benchmarks.console import stderr_is, warn
+from benchmarks.errors import UsageError
 from benchmarks.option import option
 
 # TensorFlow's C++ log level: 2 shows errors only; 3 not even those, since a run on a CPU need not report that there is
@@ -212,6 +213,9 @@ def import_tensorflow() -> None:
 
     TensorFlow writes notices to file descriptor 2 before it reads the log level, so the descriptor is redirected during
     the import. They are shown if the import fails, or if the user has set a log level.
+
+    Raises:
+        UsageError: Keras refuses what the user's keras.json has.
     """
     try:
         with _hidden_imports():
@@ -220,6 +224,9 @@ def import_tensorflow() -> None:
         if (error.name or "").partition(".")[0] not in _NOT_NEEDED:
             raise
         _import_quietly()
+    except (AssertionError, ValueError) as error:
+        reason = str(error).rstrip(".")
+        raise UsageError(f"Keras cannot be imported: {reason}. Mend or remove keras.json in ~/.keras.") from error
 
 
 def _import_quietly() -> None:

@@ -110,7 +110,7 @@ class Step:
 class Tower:
     """What every tower of a model computes; the caller chooses the device.
 
-    With `xla` the tower is compiled as a whole, and towers on devices of one kind share the compiled program. With
+    With `xla` the tower is compiled as a whole: it is built once, and XLA compiles it for each device. With
     `decay_later` weight decay is left out of the gradients: the manager adds it. With `copied` the tower is built once
     and copied for each use, which is faster from the second use on; `xla` does so anyway.
     """

@@ -64,3 +64,9 @@ def test_a_task_of_a_local_cluster_takes_what_its_launcher_has_seen(monkeypatch:
     task = provenance.of_this_run([], on_gpus=False, starts_alone=False)
     assert task.environment["cores_used_by_others_before"] == 0.75
     assert contention.handed_over(None) == {}
+
+
+def test_waiting_for_disks_is_no_work_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sysconf", lambda name: 100)
+    stat = "cpu 9 9 9 9 9 9 9 9 9 9\ncpu0 100 200 300 4000 5000 60 70 800 90 10\n"  # the last two are in the first two
+    assert linux.core_seconds(stat, frozenset({0})) == pytest.approx((7.3, 8.0, 105.3))

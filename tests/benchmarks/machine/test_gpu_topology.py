@@ -111,12 +111,6 @@ def test_a_name_that_is_no_text_is_unknown() -> None:
     assert [gpu.name for gpu in read(machine).gpus] == ["unknown GPU"]
 
 
-def test_a_gpu_that_stands_twice_is_not_connected_to_itself() -> None:
-    found = read(Machine(3), CUDA_VISIBLE_DEVICES="2,0,2")
-    assert [gpu.index for gpu in found.gpus] == [2, 0]
-    assert list(found.connections) == [(0, 1)]
-
-
 def broken(number: int) -> Machine:
     """Returns a machine whose driver does not start, with this error."""
     machine = Machine(2)
@@ -167,10 +161,10 @@ def test_a_gpu_without_its_driver_is_missed(
     assert problem in found.problem and bool(found.problem) == bool(problem)
 
 
-@pytest.mark.parametrize("setting", ["all", "2", '"0,1"', "0 1", "cuda:0", "[0]"])
-def test_a_choice_of_gpus_that_names_none_is_a_problem(setting: str) -> None:
+@pytest.mark.parametrize("setting", ["all", "2", '"0,1"', "0 1", "cuda:0", "[0]", "1,0,1"])
+def test_a_choice_of_gpus_that_shows_none_is_a_problem(setting: str) -> None:
     found = read(Machine(2), CUDA_VISIBLE_DEVICES=setting)
-    assert not found.gpus and found.problem.startswith(f"CUDA_VISIBLE_DEVICES='{setting}' names none of the driver's")
+    assert not found.gpus and found.problem.startswith(f"CUDA_VISIBLE_DEVICES='{setting}' shows no GPU: it must begin")
 
 
 @pytest.mark.parametrize("setting", ["", " ", "-1", "-1,0", "none", "void", "NoDevFiles"])

@@ -73,6 +73,22 @@ def test_the_window_is_common_and_made_of_completions() -> None:
     assert [(step.tower, step.seconds, step.staleness) for step in third.tower_steps] == [(1, 3.0, 1), (0, 2.5, 0)]
 
 
+def test_steps_completed_before_the_measurement_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    puppets = Puppets([101.0, 104.0, 111.0], [102.0, 105.0, 112.0])
+    with FreeRunningTowers(puppets.towers, puppets.clock) as towers:
+        puppets.finish(0, 1)
+        towers.take()
+        puppets.finish(0, 1)
+        monkeypatch.setattr(towers, "_clock", lambda: 110.0)
+        towers.forget()
+        monkeypatch.undo()
+        puppets.finish(0, 1)
+        measured = towers.take()
+        puppets.let_go()
+    assert measured.seconds == 2.0, "from the call, not from the last completion"
+    assert [step.seconds for step in measured.tower_steps] == [7.0, 7.0]
+
+
 def test_no_tower_runs_on_before_all_have_taken_their_first_step() -> None:
     steps = itertools.count(1)
     took_first, began_second = threading.Event(), threading.Event()

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.measure.run_log import RunLog
+from benchmarks.machine import linux
+from benchmarks.measure.run_log import RunLog, largest_resident_bytes
+from benchmarks.measure.timing import Phase
 
 
 @pytest.mark.parametrize(
@@ -23,3 +25,23 @@ def test_a_lack_of_memory_ends_the_run() -> None:
     with pytest.raises(MemoryError), log.writing("The last checkpoint", "ck"):
         raise MemoryError
     assert not log.unsaved
+
+
+def test_the_first_step_and_the_warm_up_are_kept_apart_from_what_is_measured() -> None:
+    log = RunLog(
+        images_per_step=64,
+        towers=2,
+        first=Phase([9.0], [4.0]),
+        warmup=Phase([3.0, 2.0], [3.0, 2.5]),
+        measured=Phase([0.5, 0.25], [2.0, 1.0], ended_at=[100.75, 101.0]),
+        opened_at=100.0,
+    )
+    own = log.own()
+    assert (own.first_step_seconds, own.warmup_step_seconds, own.step_seconds) == (9.0, [3.0, 2.0], [0.5, 0.25])
+    assert (own.warmup_losses, own.losses, own.images_per_step) == ([4.0, 3.0, 2.5], [2.0, 1.0], 64)
+    assert log.report().ends == [0.75, 1.0], "from when all were ready"
+
+
+def test_memory_is_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linux, "table", lambda path: {"VmHWM": 3, "VmRSS": 2})
+    assert largest_resident_bytes() == 3 * 1024

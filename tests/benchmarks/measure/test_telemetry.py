@@ -30,7 +30,7 @@ Answers = dict[str, Any]
 
 
 class Driver:
-    """A driver with equal GPUs. An answer may be a list, one per moment; None in it, or no answer, is refused."""
+    """A driver. An answer may be a list, one per moment, or a function of the GPU; None, or no answer, is refused."""
 
     NVMLError = pynvml.NVMLError
 
@@ -59,6 +59,8 @@ class Driver:
         answer = f"GPU-{handle}-uuid" if name == "nvmlDeviceGetUUID" else self.answers.get(name)
         if isinstance(answer, list):
             answer = answer[self.moment]
+        if callable(answer):
+            answer = answer(handle)
         if answer is None:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         return answer
@@ -113,6 +115,15 @@ def test_what_a_gpu_did_is_summed_up() -> None:
             "energy_joules": 1000.0,
             "peak_memory_bytes": 5 * 2**30,
         }
+    ]
+
+
+def test_every_gpu_has_its_own_numbers() -> None:
+    driver = Driver(2, nvmlDeviceGetClockInfo=lambda gpu: 1000 + gpu, nvmlDeviceGetPowerUsage=lambda gpu: 1000 * gpu)
+    seen = watch(driver)["gpus"]
+    assert [(gpu["uuid"], gpu["clock_mhz"]["max"], gpu["power_watts"]["max"]) for gpu in seen] == [
+        ("GPU-0-uuid", 1000, 0.0),
+        ("GPU-1-uuid", 1001, 1.0),
     ]
 
 

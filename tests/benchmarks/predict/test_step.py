@@ -42,6 +42,7 @@ def test_messages_on_a_network_take_turns_so_a_large_one_delays_a_small_one_litt
     tasks = [Task("large", "network", 9, is_sliced=True), Task("small", "network", 1, is_sliced=True)]
     tasks.append(Task("after", "device", 1, ("small",)))
     timeline = simulate(tasks)
+    assert timeline.busy_seconds()["network"] == pytest.approx(10)
     (begin,) = (span.begin_seconds for span in timeline.spans if span.task.name == "after")
     assert 2 <= begin < 2.5 and timeline.end_seconds == pytest.approx(10), "the link serves both at half its rate"
 

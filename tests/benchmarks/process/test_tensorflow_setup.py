@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from benchmarks.errors import UsageError
 from benchmarks.machine.provenance import RECORDED_VARIABLES
 from benchmarks.process import tensorflow_setup
 from benchmarks.process.tensorflow_setup import Devices, Runtime
@@ -27,3 +28,12 @@ def test_steps_are_always_awaited(
     assert environment["TF_SYNC_ON_FINISH"] == "1"
     assert ("TF_SYNC_ON_FINISH=0 is replaced by 1: " in capsys.readouterr().err) == is_replaced
     assert "TF_SYNC_ON_FINISH" in RECORDED_VARIABLES
+
+
+def test_a_keras_json_that_keras_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise ValueError("Invalid `floatx` configuration.")
+
+    monkeypatch.setattr(tensorflow_setup, "_import_quietly", refuse)
+    with pytest.raises(UsageError, match=r"Invalid `floatx` configuration\. Mend or remove keras\.json in ~/\.keras"):
+        tensorflow_setup.import_tensorflow()

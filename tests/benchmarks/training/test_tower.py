@@ -4,9 +4,12 @@ import keras
 import pytest
 import tensorflow as tf
 
-from benchmarks.training import objectives
+from benchmarks.data.pipeline.tower_input import TowerInput
+from benchmarks.training import objectives, training_step
 from benchmarks.training.training_step import Tower
 from models import building
+from results.measurement import Observed
+from variable_mgr.manager import UpdateOp
 
 
 class _Looked(keras.layers.Layer):
@@ -41,3 +44,14 @@ def test_inference_uses_the_moving_averages_and_not_the_batch() -> None:
         values = [variable.initial_value() for variable in model.variables]
         score = Tower(model, objective).infer(values, tf.constant([[1.0], [5.0]]), tf.constant([0, 0]))
         assert session.run(score.loss) == pytest.approx(6.0), "averages start as 0 and 1"
+
+
+def test_towers_wait_for_input_from_the_first_request_to_the_last_batch() -> None:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        scores = [objectives.Score(tf.constant(loss), Observed()) for loss in (2.0, 4.0)]
+        times = tf.constant([[10.0, 13.0], [11.0, 17.0]], tf.float64)
+        inputs = [
+            TowerInput(tf.zeros([]), tf.zeros([]), asked=each[0], arrived=each[1]) for each in (times[0], times[1])
+        ]
+        loop = training_step._loop(UpdateOp(tf.no_op()), scores, inputs, Observed())
+        assert session.run([loop.observed["input_wait_seconds"], loop.loss]) == [7.0, 3.0]
