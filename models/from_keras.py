@@ -95,7 +95,8 @@ def _model_of_function(name: str, num_classes: int) -> keras.Model:
             raise
         raise UnusableModelError(
             "it reads values of weights or tensors, as get_weights(), numpy() and bool() do, and a run builds the "
-            "model before they have any: compute constants with NumPy, and load weights with --initial_weights."
+            f"model before they have any ({' '.join(str(error).split())}): compute constants with NumPy, and load "
+            "weights with --initial_weights."
         ) from error
     except Exception as error:
         if "URL fetch failure" not in str(error):

@@ -22,6 +22,15 @@ class UnusableModelError(ValueError):
 
 
 @contextlib.contextmanager
+def exits_refused() -> Iterator[None]:
+    """Raises UnusableModelError where code of any thread would end the process without an error, as a step may do."""
+    from unittest import mock  # it imports asyncio, for which no other command should wait
+
+    with mock.patch.multiple(os, **_EXITS):
+        yield
+
+
+@contextlib.contextmanager
 def contained() -> Iterator[None]:
     """Turns what would end the process, or divide it, into an error; restores what all code of a process shares.
 
@@ -41,7 +50,8 @@ def contained() -> Iterator[None]:
     os.umask(mask)
     try:
         with (
-            mock.patch.multiple(os, **_REFUSED),
+            exits_refused(),
+            mock.patch.multiple(os, fork=_refuse_to_fork, forkpty=_refuse_to_fork),
             mock.patch.dict(os.environ),
             mock.patch.object(sys, "argv", [*sys.argv]),
             contextlib.chdir("."),
@@ -82,10 +92,7 @@ def _refuse_to_fork() -> NoReturn:
     raise UnusableModelError("its code would divide the process in two, by os.fork(): use subprocess.")
 
 
-_REFUSED: dict[str, Any] = {
-    **dict.fromkeys(("_exit", "abort", "execv", "execve"), _refuse_to_exit),
-    **dict.fromkeys(("fork", "forkpty"), _refuse_to_fork),
-}
+_EXITS: dict[str, Any] = dict.fromkeys(("_exit", "abort", "execv", "execve"), _refuse_to_exit)
 
 
 @contextlib.contextmanager

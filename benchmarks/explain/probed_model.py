@@ -139,21 +139,17 @@ def _logits(
 
     The last weight that is no vector is multiplied with `head_factor`.
     """
-
-    # A graph, as in a run; but this kind may use tensors that layers made when they were built.
-    @tf.function(autograph=False)
-    def forward() -> tf.Tensor:
-        images = tf.random.stateless_normal((2, spec.image_size, spec.image_size, spec.channels), (0, 0))
-        images = tf.transpose(images, [0, 3, 1, 2]) if data_format == "NCHW" else images
-        values = [variable.initial_value() for variable in model.variables]
-        kernels = (n for n, each in enumerate(model.variables) if each.kind == "weight" and len(each.shape) > 1)
-        last = max(kernels, default=0)
-        values[last] *= head_factor
-        return model.call(values, images, training=False)[0]
-
+    # A graph, as in a run; but this kind may use tensors that layers made when they were built. Values are arguments:
+    # TensorFlow would fold constants, and fails to fold x / 127.5 into a convolution.
+    forward = tf.function(lambda values, images: model.call(values, images, training=False)[0], autograph=False)
+    images = tf.random.stateless_normal((2, spec.image_size, spec.image_size, spec.channels), (0, 0))
+    images = tf.transpose(images, [0, 3, 1, 2]) if data_format == "NCHW" else images
+    kernels = (n for n, each in enumerate(model.variables) if each.kind == "weight" and len(each.shape) > 1)
     try:
         with contained():  # it calls the user's layers
-            return forward().numpy()
+            values = [variable.initial_value() for variable in model.variables]
+            values[max(kernels, default=0)] *= head_factor
+            return forward(values, images).numpy()
     except tf.errors.OpError:  # such as an operation that only GPUs have
         return None
 

@@ -9,6 +9,7 @@ saves dismisses the sentinel.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from benchmarks.config.config import Config
+from benchmarks.config.outside_models import is_code
 from benchmarks.console import warn, warn_of_exception
 from benchmarks.data.sources.data_sets import existing_directory
 from benchmarks.errors import (
@@ -39,7 +41,7 @@ from benchmarks.process.watchdog import SHOW_SECONDS, Watchdog, ended_after, wat
 from benchmarks.record_files import open_store, save
 from benchmarks.run import run_record
 from benchmarks.trackers import handover
-from models.outside_code import UnusableModelError
+from models.outside_code import UnusableModelError, exits_refused
 from results.input_bottleneck import synthetic_ratio
 from results.record import Record
 from results.store import Store
@@ -143,7 +145,8 @@ class _Run:
 
             deadlines.none()
             log.started("TensorFlow")
-            cluster_run.join_and_run(config, log, display, watchdog)
+            with exits_refused() if is_code(config.workload.model) else contextlib.nullcontext():  # also in steps
+                cluster_run.join_and_run(config, log, display, watchdog)
         except (UsageError, KeyboardInterrupt):
             raise
         except OutOfMemoryError as error:

@@ -263,6 +263,15 @@ def divides():
     return chain(lambda images: images / 255.0)
 
 
+def divides_before_a_convolution():
+    frozen = BatchNormalization(trainable=False)
+    return chain(lambda images: images / 127.5 - 1, Conv2D(4, 3, use_bias=False), frozen)
+
+
+def iterates():
+    return chain(lambda images: sum(images))
+
+
 def subtracts_later():
     return chain(lambda images: (keras.ops.cast(images, "float32") - 127.5) / 127.5)
 
@@ -515,6 +524,8 @@ def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path, monkeypat
         ("draws", "calls keras.random without a seed, which would draw the same numbers in every step"),
         ("preprocesses", "its operation 'add.*' scales the images, which are scaled already"),
         ("divides", "its operation 'true_divide.*' scales the images, which are scaled already"),
+        ("divides_before_a_convolution", "its operation 'true_divide.*' scales the images, which are scaled already"),
+        ("iterates", r"before they have any \(Iterating over a symbolic KerasTensor is not supported[.]\): compute"),
         ("sigmoids", "outputs are always between 0 and 1, as after a sigmoid: return logits"),
         ("subtracts_later", "its operation 'subtract.*' scales the images, which are scaled already"),
         ("wide", r"shape \(32, 48, 3\): they must be square"),
@@ -709,6 +720,19 @@ def starts_some_in_steps():
     return keras.Model(images, keras.layers.Dense(10)(Starting()(keras.layers.Flatten()(images))))
 
 
+class Ending(keras.layers.Layer):
+    def call(self, x):
+        def end(x):
+            return os._exit(0) if IS_RUN else x
+
+        return x + 0 * tf.ensure_shape(tf.numpy_function(end, [tf.stop_gradient(x)], x.dtype), x.shape)
+
+
+def leaves_in_a_step():
+    images = keras.Input((8, 8, 3))
+    return keras.Model(images, keras.layers.Dense(10)(Ending()(keras.layers.Flatten()(images))))
+
+
 def recurses():
     return recurses()
 
@@ -730,6 +754,7 @@ def breaks_memory():
     ("function", "status", "words"),
     [
         ("leaves_the_run", 4, "--model=net.py:leaves_the_run: its code would end the process, by os._exit"),
+        ("leaves_in_a_step", 4, "its code would end the process, by os._exit"),
         ("stays", 0, ""),
         ("breaks_what_is_shared", 0, "loud"),
         ("starts_a_process", 0, "run_bench: the model's code had left a process running: sleep ("),
