@@ -12,6 +12,7 @@ import ctypes
 import dataclasses
 import os
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -225,6 +226,8 @@ def import_tensorflow() -> None:
             raise
         _import_quietly()
     except (AssertionError, ValueError) as error:
+        if "keras" not in traceback.extract_tb(error.__traceback__)[-1].filename:
+            raise
         reason = str(error).rstrip(".")
         raise UsageError(f"Keras cannot be imported: {reason}. Mend or remove keras.json in ~/.keras.") from error
 
