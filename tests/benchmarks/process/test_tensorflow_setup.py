@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import types
 
 import pytest
 
@@ -27,3 +29,13 @@ def test_steps_are_always_awaited(
     assert environment["TF_SYNC_ON_FINISH"] == "1"
     assert ("TF_SYNC_ON_FINISH=0 is replaced by 1: " in capsys.readouterr().err) == is_replaced
     assert "TF_SYNC_ON_FINISH" in RECORDED_VARIABLES
+
+
+def test_a_python_built_for_an_old_c_library_shows_notices_of_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a Python, as some of conda's, has no `os.memfd_create`."""
+    monkeypatch.setattr(os, "environ", {"TF_CPP_MIN_LOG_LEVEL": "3"})
+    monkeypatch.delattr(os, "memfd_create")
+    keras = types.ModuleType("keras")
+    monkeypatch.setitem(sys.modules, "keras", keras)
+    tensorflow_setup.import_tensorflow()
+    assert sys.modules["keras"] is keras
