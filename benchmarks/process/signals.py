@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -15,9 +16,13 @@ from benchmarks.errors import ExitStatus, Terminated, stopped
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def signal_in_words(number: int) -> str:
-    """Returns a signal for sentences, such as `signal 9 (Killed)`."""
-    return f"signal {number} ({signal.strsignal(number) or 'unknown'})"
+def signal_in_words(number: int, if_killed: str = "") -> str:
+    """Returns a signal for sentences, such as `signal 9 (Killed)`; `if_killed` follows SIGKILL without `ulimit -t`."""
+    words = f"signal {number} ({signal.strsignal(number) or 'unknown'})"
+    seconds = resource.getrlimit(resource.RLIMIT_CPU)[0]
+    if seconds != resource.RLIM_INFINITY and number in (signal.SIGKILL, signal.SIGXCPU):
+        return f"{words}, as the kernel sends after the {seconds} s of CPU time that ulimit -t allows"
+    return words + (if_killed if number == signal.SIGKILL else "")
 
 
 def raise_terminated(signal_number: int, frame: object) -> None:

@@ -65,7 +65,7 @@ class ExitInfo:
     def in_words(self) -> str:
         """Returns the predicate of a sentence on the process."""
         if self.was_stopped:
-            return "was stopped, and then killed"
+            return "was stopped, as by SIGSTOP, and then killed"
         if self.timed_out:
             return "did not end, and was killed"
         if self.wrote_too_much:

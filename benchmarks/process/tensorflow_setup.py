@@ -233,7 +233,8 @@ def import_tensorflow() -> None:
 
 
 def _import_quietly() -> None:
-    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") not in _QUIET.values():
+    # A Python that was built for an old C library has no memfd_create: the notices are shown.
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") not in _QUIET.values() or not hasattr(os, "memfd_create"):
         import keras
 
         return

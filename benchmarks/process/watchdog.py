@@ -169,7 +169,9 @@ def watched(save: OnExit = lambda error: None, show: OnExit = _warn) -> Iterator
 
 def _stacks() -> str:
     """Returns the stacks of all threads. Written to stderr directly, they would stop all threads if nobody reads it."""
-    with os.fdopen(os.memfd_create("stacks"), "w+b") as file:
-        faulthandler.dump_traceback(file, all_threads=True)
-        file.seek(0)
-        return file.read().decode(errors="replace")
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)  # what does not fit is cut off
+    with open(reader, errors="replace") as stacks:
+        with open(writer, "wb") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+        return stacks.read()

@@ -8,7 +8,6 @@ import itertools
 import math
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import uuid
@@ -306,27 +305,18 @@ def _what_happened(cell: Cell, ended: subprocesses.ExitInfo, output: str, killed
     refused = [line.removeprefix("run_bench: ") for line in lines if line.startswith("run_bench: ")]
     if ended.timed_out:
         return Status.TIMEOUT, f"Killed {killed} without finishing.{last_output}"
-    if ended.was_stopped:
-        return Status.TIMEOUT, (
-            f"Killed because it was stopped, as by SIGSTOP, for {_STOPPED_SECONDS:g} s.{last_output}"
-        )
-    if ended.wrote_too_much:
-        return (
-            Status.CRASH,
-            f"Killed because it wrote more than {subprocesses.MOST_OUTPUT_BYTES:,} bytes of output.{last_output}",
-        )
+    if ended.was_killed:
+        return Status.TIMEOUT if ended.was_stopped else Status.CRASH, f"The run {ended.in_words()}.{last_output}"
     if ended.returncode == ExitStatus.USAGE and refused and "--output_dir=" not in refused[-1]:
         return Status.SKIPPED, refused[-1]
     fatal = (line for line in output.splitlines() if _CHECK_FAILED in line)
     if ended.out_of_memory or _NO_MEMORY in output or any(map(says_no_memory, fatal)):
-        by = "Memory could not be allocated"
-        if ended.out_of_memory:
-            by = "The kernel killed the run because memory ran out"
+        by = f"The run {ended.in_words()}" if ended.out_of_memory else "Memory could not be allocated"
         reason = f"{by}: {' '.join(cell.arguments)}. Try a smaller --batch_size."
         if cell.config:
             reason = out_of_memory(by, cell.config)
         return Status.OUT_OF_MEMORY, f"{reason}{last_output}"
     if ended.returncode < 0:
-        hint = "; the host may have run out of memory" if ended.returncode == -signal.SIGKILL else ""
-        return Status.CRASH, f"Ended by {signal_in_words(-ended.returncode)}{hint}.{last_output}"
+        by = signal_in_words(-ended.returncode, "; the host may have run out of memory")
+        return Status.CRASH, f"Ended by {by}.{last_output}"
     return Status.CRASH, f"Ended with status {ended.returncode} and left no record.{last_output}"

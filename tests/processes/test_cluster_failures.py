@@ -84,7 +84,7 @@ def test_who_has_started_all_tasks_names_a_stopped_one(tmp_path: Path, records: 
     stopped.suspend()
     text, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == 6, text
-    assert f"run_bench: {victim} was stopped, and then killed" in text
+    assert f"run_bench: {victim} was stopped, as by SIGSTOP, and then killed" in text
     (record,) = records()
     assert record["status"] == "crash" and victim in record["reason"]
     assert not any(child.is_running() for child in children)

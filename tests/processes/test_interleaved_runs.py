@@ -100,5 +100,5 @@ def test_a_process_that_is_stopped_while_it_starts_is_named(
     records, steps = _run_processes(tmp_path, stops=stops, at=0, seconds=300.0)  # of which none passes
     stopped, waiting = records if stops == "x" else reversed(records)
     assert (stopped.status, waiting.status) == (Status.TIMEOUT, Status.OK)
-    assert stopped.reason.startswith("Killed because it was stopped, as by SIGSTOP, for 6 s")
+    assert stopped.reason.startswith("The run was stopped, as by SIGSTOP, and then killed.")
     assert set(steps) == {"x", "y"} - {stops}

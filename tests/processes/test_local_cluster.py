@@ -164,8 +164,8 @@ def test_a_stopped_task_is_named_and_killed_though_no_other_ends(
     scripts = {**dict.fromkeys(map(str, TWO_WORKERS.tasks), STAY), stopped: "os.kill(os.getpid(), signal.SIGSTOP)"}
     outcome = tasks.outcome(scripts)
     assert (outcome.status, outcome.leader_reported) == (ExitStatus.CLUSTER, False)
-    assert f"{stopped} was stopped, and then killed" in outcome.failures
-    assert f"run_bench: {stopped} was stopped, and then killed" in capfd.readouterr().err
+    assert f"{stopped} was stopped, as by SIGSTOP, and then killed" in outcome.failures
+    assert f"run_bench: {stopped} was stopped, as by SIGSTOP, and then killed" in capfd.readouterr().err
     assert tasks.alive() == []
 
 

@@ -315,7 +315,7 @@ def test_endless_output_is_a_row_and_not_a_full_disk(
     assert sweep("--batch_size=8").status == ExitStatus.RUN_FAILED
     (record,) = _records(tmp_path)
     assert record.status is Status.CRASH
-    assert record.reason.startswith("Killed because it wrote more than 268,435,456 bytes of output. Its last output: y")
+    assert record.reason.startswith("The run wrote more than 256 MiB of output, and was killed. Its last output: y")
     (log,) = (tmp_path / "out" / "logs").iterdir()
     assert log.stat().st_size == 2**20
 

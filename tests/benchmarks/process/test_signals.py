@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import resource
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -22,6 +23,16 @@ def handlers() -> Iterator[None]:
     yield
     for number, handler in before:
         signal.signal(number, handler)
+
+
+def test_a_limit_of_cpu_time_is_named_instead_of_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert signals.signal_in_words(9, "; or memory") == "signal 9 (Killed); or memory"
+    assert signals.signal_in_words(11, "; or memory") == "signal 11 (Segmentation fault)"
+    monkeypatch.setattr(resource, "getrlimit", lambda limit: (60, 60) if limit == resource.RLIMIT_CPU else (-1, -1))
+    by_limit = "as the kernel sends after the 60 s of CPU time that ulimit -t allows"
+    assert signals.signal_in_words(9, "; or memory") == f"signal 9 (Killed), {by_limit}"
+    assert signals.signal_in_words(24).endswith(by_limit)
+    assert signals.signal_in_words(11) == "signal 11 (Segmentation fault)"
 
 
 def test_a_signal_is_raised_when_all_is_done() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import types
 
 import pytest
 
@@ -31,9 +33,27 @@ def test_steps_are_always_awaited(
 
 
 def test_a_keras_json_that_keras_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
-        raise ValueError("Invalid `floatx` configuration.")
+    import keras
 
-    monkeypatch.setattr(tensorflow_setup, "_import_quietly", refuse)
-    with pytest.raises(UsageError, match=r"Invalid `floatx` configuration\. Mend or remove keras\.json in ~/\.keras"):
+    monkeypatch.setattr(tensorflow_setup, "_import_quietly", lambda: keras.config.set_floatx("float99"))
+    with pytest.raises(UsageError, match=r"Keras cannot be .*float99.*\. Mend or remove keras\.json in ~/\.keras"):
         tensorflow_setup.import_tensorflow()
+
+
+def test_other_errors_of_the_import_are_not_put_down_to_keras(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ValueError("numpy.dtype size changed, may indicate binary incompatibility")
+
+    monkeypatch.setattr(tensorflow_setup, "_import_quietly", fail)
+    with pytest.raises(ValueError, match="size changed"):
+        tensorflow_setup.import_tensorflow()
+
+
+def test_a_python_built_for_an_old_c_library_shows_notices_of_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a Python, as some of conda's, has no `os.memfd_create`."""
+    monkeypatch.setattr(os, "environ", {"TF_CPP_MIN_LOG_LEVEL": "3"})
+    monkeypatch.delattr(os, "memfd_create")
+    keras = types.ModuleType("keras")
+    monkeypatch.setitem(sys.modules, "keras", keras)
+    tensorflow_setup.import_tensorflow()
+    assert sys.modules["keras"] is keras
