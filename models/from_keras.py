@@ -11,9 +11,11 @@ import inspect
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
+from unittest import mock
 
 import keras
+import tensorflow as tf
 
 from models.applications import APPLICATION
 from models.building import keras_format
@@ -74,18 +76,11 @@ def keras_model(name: str, num_classes: int, image_shape: tuple[int, ...] | None
 def _model_of_function(name: str, num_classes: int) -> keras.Model:
     """Returns what a user's function returns; see `keras_model`."""
     try:
-        function, given = load(name), {"num_classes": num_classes} if takes_num_classes(name) else {}
-        _check_parameters(function, given)
-        with contained(), kept_precision():
-            return _checked(function(**given))
-    except ValueError as error:
-        if "stateless scope" not in str(error):
-            raise
-        raise UnusableModelError(
-            "it creates a variable outside the build() of a layer, as optimizers and compile() do: return the "
-            "model without compiling it, load a saved one with compile=False, and train only behind if __name__ == "
-            "'__main__'. keras.Variable() of an array does so, too: use add_weight()."
-        ) from error
+        with _without_training():
+            function, given = load(name), {"num_classes": num_classes} if takes_num_classes(name) else {}
+            _check_parameters(function, given)
+            with contained(), kept_precision():
+                return _checked(function(**given))
     except AssertionError as error:
         if "reset_default_graph" not in str(error):
             raise
@@ -105,6 +100,40 @@ def _model_of_function(name: str, num_classes: int) -> keras.Model:
             f"it downloads a file, which failed ({error}). If these are weights, build the model with weights=None: "
             "a run ignores weights that the function loads, and --initial_weights loads them."
         ) from error
+
+
+@contextlib.contextmanager
+def _without_training() -> Iterator[None]:
+    """Inside it, compile() only keeps the optimizer, and variables may be made of arrays, as optimizers make them.
+
+    Where no variable is allocated, Keras wants initialisers. What trains or computes is refused.
+    """
+    make = keras.Variable.__init__
+
+    def compiled(model: keras.Model, optimizer: Any = "rmsprop", *_args: Any, **_options: Any) -> None:
+        model.compiled, model.optimizer = True, keras.optimizers.get(optimizer)
+
+    def refuse(*_args: Any, **_options: Any) -> NoReturn:
+        raise UnusableModelError(
+            "it trains its model, or computes with it: do that only behind if __name__ == '__main__'."
+        )
+
+    def made(variable: keras.Variable, initializer: Any, shape: Any = None, dtype: Any = None, **options: Any) -> None:
+        if not (callable(initializer) or isinstance(initializer, str)):
+            value = tf.get_static_value(keras.ops.convert_to_tensor(initializer, dtype))
+            if value is not None:
+                shape, dtype = value.shape, value.dtype.name
+                initializer = keras.initializers.Constant(value)
+        make(variable, initializer, shape, dtype, **options)
+
+    refused = dict.fromkeys(("fit", "evaluate", "predict", "train_on_batch"), refuse)
+    of_models = mock.patch.multiple(keras.Model, compile=compiled, compile_from_config=_compile_nothing, **refused)
+    with mock.patch.object(keras.Variable, "__init__", made), of_models:
+        yield
+
+
+def _compile_nothing(model: keras.Model, config: Any) -> None:
+    """Stands in for `compile_from_config` of loaded and copied models."""
 
 
 def _check_parameters(function: Callable[..., Any], given: Mapping[str, int]) -> None:
@@ -191,7 +220,8 @@ def adopt(keras_model: keras.Model, images: Tensor, layers: Layers) -> Tensor:
             logits = clone(layer)(logits)
     else:
         inputs = keras.tree.map_structure(lambda _: images, keras_model.input)
-        logits = keras.models.clone_model(keras_model, input_tensors=inputs, clone_function=clone).outputs[0]
+        with mock.patch.object(keras.Model, "compile_from_config", _compile_nothing):
+            logits = keras.models.clone_model(keras_model, input_tensors=inputs, clone_function=clone).outputs[0]
     made = keras.Model(images, logits)
     for layer in layers_in(made):
         for inner in () if layer.trainable or _is_model(layer) else layers_in(layer):

@@ -128,8 +128,9 @@ def notices(spec: ModelSpec) -> list[str]:
     if not spec.ignored:
         return []
     return [
-        f"--model={spec.name}: ignored in training: {first_few(spec.ignored, ', ')}. --weight_decay applies to all "
-        "weights but vectors, and --initial_weights loads weights; the rest has no counterpart."
+        f"--model={spec.name}: ignored in training: {first_few(spec.ignored, ', ')}. --optimizer and other flags "
+        "choose how to train, --weight_decay applies to all weights but vectors, and --initial_weights loads weights; "
+        "the rest has no counterpart."
     ]
 
 

@@ -100,6 +100,8 @@ def _ignored(model: keras.Model, scope: keras.StatelessScope) -> Iterator[str]:
     """
     if any(scope.get_current_value(variable) is not None for variable in model.weights):
         yield "the weights that it loads"
+    if model.compiled:
+        yield f"compile() of {model.name}"
     for method in (getattr(type(model), name) for name in _OF_FIT):
         if method.__module__.partition(".")[0] != "keras":
             yield f"{method.__name__}() of {model.name}"

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import keras
 import numpy as np
 import psutil
 import pytest
@@ -48,6 +49,7 @@ OWN = """
 import os
 import warnings
 
+import keras
 import keras
 import numpy as np
 import tensorflow as tf
@@ -121,7 +123,18 @@ def convolutional():
 
 def compiled():
     model = net((32, 32, 3), 10)
-    model.compile("adam", "sparse_categorical_crossentropy")
+    model.compile(keras.optimizers.Adam(1e-3), "sparse_categorical_crossentropy")
+    model.optimizer.learning_rate = 0.1
+    return model
+
+
+def loaded():
+    return keras.models.load_model("compiled.keras")
+
+
+def evaluated():
+    model = compiled()
+    model.evaluate(np.zeros((4, 32, 32, 3)), np.zeros(4))
     return model
 
 
@@ -382,12 +395,26 @@ def test_a_process_that_trains_again_in_fp32_knows_the_model(
     assert np.isfinite(log.measurement().fp32_losses).all()
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras, when it saves
+def test_compiled_models_train_as_others_do(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(own.parent)
+    keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten(), keras.layers.Dense(10)]).save("plain.keras")
+    compiled = keras.models.load_model("plain.keras")
+    compiled.compile("adam", "mse")
+    compiled.save("compiled.keras")
+    assert probed_model.find_facts(f"{own}:compiled", 10).ignored[-1].startswith("compile() of ")
+    assert probed_model.find_facts(f"{own}:loaded", 10).ignored == [
+        "the weights that it loads",
+        "compile() of sequential",
+    ]
+
+
 @pytest.mark.usefixtures("in_this_process")
 def test_what_training_ignores_is_named_and_left_out(train_here: TrainHere, own: Path) -> None:
     resolved = _resolve(f"--model={own}:regularized")
     (notice,) = resolved.notices
     named = "regularizer of conv/kernel, constraint of conv/bias, constraint of last/kernel, and 1 more"
-    assert f"regularized: ignored in training: {named}. --weight_decay" in notice
+    assert f"regularized: ignored in training: {named}. --optimizer" in notice
     (notice,) = _resolve(f"--model={own}:noted").notices
     named = "the weights that it loads, compute_loss() of trained, mixed labels of mixing, and 2 more"
     assert f"ignored in training: {named}. " in notice
@@ -441,7 +468,7 @@ def test_a_layout_in_which_a_model_computes_something_else_is_not_used(
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("compiled()", "train only behind if __name__ == '__main__'"),
+        ("net((8, 8, 3), 2).fit([])", "it trains its model, or computes with it: do that only behind if __name__"),
         ("keras.backend.clear_session()", r"it calls clear_session\(\) or reset_default_graph\(\): leave that out"),
         ("from .own_width import WIDTH", "relative imports: name its function as package.module:function"),
         ("import sys; sys.exit(2)", r"sys.exit\(2\). If it reads arguments of the command line, .* behind if __name__"),
@@ -515,7 +542,7 @@ def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path, monkeypat
         ("two", r"inputs of shape \(None, 8, 8, 3\), \(None, 8, 8, 3\) to outputs of shape \(None, 192\): it must"),
         ("feature_map", r"to outputs of shape \(None, 30, 30, 10\): it must map one batch"),
         ("doubled_weights", r"it reads values of weights or tensors, as get_weights\(\), numpy\(\) and bool\(\) do"),
-        ("compiled", r"compile\(\) do: return the model without compiling it"),
+        ("evaluated", "it trains its model, or computes with it: do that only behind if __name__ == '__main__'"),
         ("half", "layers or trainable variables of type float16: they must be float32"),
         ("frozen", "no trainable variables"),
         ("own_call", r"a call\(\) of its own: return keras.Model\(images, model\(images\)\)"),
