@@ -126,9 +126,9 @@ def _without_training() -> Iterator[None]:
                 initializer = keras.initializers.Constant(value)
         make(variable, initializer, shape, dtype, **options)
 
-    refused = dict.fromkeys(("fit", "evaluate", "predict", "train_on_batch"), refuse)
-    of_models = mock.patch.multiple(keras.Model, compile=compiled, compile_from_config=_compile_nothing, **refused)
-    with mock.patch.object(keras.Variable, "__init__", made), of_models:
+    replaced: dict[str, Any] = dict.fromkeys(("fit", "evaluate", "predict", "train_on_batch"), refuse)
+    replaced |= {"compile": compiled, "compile_from_config": _compile_nothing}
+    with mock.patch.object(keras.Variable, "__init__", made), mock.patch.multiple(keras.Model, **replaced):
         yield
 
 

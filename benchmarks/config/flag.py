@@ -129,9 +129,11 @@ class _Parser(absl_flags.ArgumentParser):
     def __init__(self, flag: Flag) -> None:
         super().__init__()
         self._flag, self._gone = flag, dict(flag.gone)
-        self._words = {word.lower(): word for word in flag.choices} | dict(flag.other_words)
-        for words, choice in zip(_BOOLEANS, flag.boolean or (True, False), strict=True):
-            self._words |= dict.fromkeys(words if flag.is_switch else (), choice)
+        self._words: dict[str, Any] = {word.lower(): word for word in flag.choices} | dict(flag.other_words)
+        if flag.is_switch:
+            meanings: tuple[Any, Any] = flag.boolean or (True, False)
+            for words, meaning in zip(_BOOLEANS, meanings, strict=True):
+                self._words |= dict.fromkeys(words, meaning)
 
     def parse(self, argument: Any) -> Any:
         """Returns the value, a word as it is spelled in the table.
