@@ -146,26 +146,14 @@ def transfer_table(placement: Mapping[str, Any]) -> Table:
     return Table(("link", *numbers), rows, numbers)
 
 
-def transfer_notes(placement: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-    """Returns sentences on why what was measured differs from the formula, if it may."""
-    measured, sent = placement.get("measured_per_step"), placement.get("sent_per_step") or {}
-    notes = []
+def transfer_notes(placement: Mapping[str, Any]) -> list[str]:
+    """Returns sentences on what was measured, and why it may differ from the formula."""
+    measured = placement.get("measured_per_step")
     if not measured:
         return ["No step was traced: it has one tower, or tracing failed."]
-    by_formula = sent.get("by_kind") or {}
-    if by_formula and any(size > by_formula.get(kind, (0, 0))[1] for kind, (_, size) in measured["by_kind"].items()):
-        notes.append(
-            "The formula counts weights and gradients without padding, and in a cluster only what processes exchange."
-        )
-        if any(group["kind"] != "weight" for group in placement.get("variable_groups") or ()):
-            notes.append("Measured transfers include labels, moving averages and other state of the model.")
-        if config.get("data_name") != "synthetic" or config.get("input"):
-            notes.append("Measured transfers include images and labels.")
-    if config.get("device") == "cpu" and {"host to device", "device to host"} & by_formula.keys():
-        notes.append(
-            "On logical CPU devices the first tower is on the host's device, so nothing is sent to or from it; the "
-            "formula is that of devices apart from the host."
-        )
+    notes = []
+    if measured["by_kind"] and placement.get("sent_per_step"):
+        notes.append("Why what is measured may differ from the formula: docs/howto/placement.md.")
     if measured["collectives"]:
         notes.append(
             f"{measured['collectives']} collective operations send by themselves: counted is what a ring sends of the "

@@ -22,7 +22,7 @@ from benchmarks.option import Flag, Groups, only
 from benchmarks.process.signals import until_stopped
 from benchmarks.sweep import grid
 from results.gate import noise
-from results.gate.decision import FEWEST_ROUNDS, QUIET_THRESHOLD, supported_threshold
+from results.gate.decision import FEWEST_ROUNDS
 from results.gate.noise import Noise
 
 _REPEATS = 10
@@ -107,20 +107,11 @@ def noise_lines(result: Noise) -> list[str]:
         f"  noise of one repeat: {_percent(result.noise)} (95 % interval {interval}, {result.rounds} repeats)",
         f"  threshold that this machine supports: {_percent(threshold)}",
         f"  a drop of {_percent(min(drop, 1))} is {often} repeats",
-        f"  {_advice(result)}",
     ]
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.2g} %" if share < 0.01 else f"{100 * share:.1f} %"
-
-
-def _advice(result: Noise) -> str:
-    if result.threshold > QUIET_THRESHOLD:
-        return "Noisy: look for other load (`doctor` shows it) or measure longer (--num_batches), then calibrate again."
-    if supported_threshold(result.high) > QUIET_THRESHOLD:
-        return "Quiet enough for 5 %, but these repeats are too few to be sure: increase --repeats."
-    return "Quiet enough for 5 %."
 
 
 CALIBRATE_FLAGS: Groups = {

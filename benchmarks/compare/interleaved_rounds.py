@@ -208,12 +208,12 @@ def run_rounds(
         order = (BASE, CANDIDATE) if number % 2 == 0 else (CANDIDATE, BASE)
         for configuration in [each for each in configurations if not each.is_over]:
             cell, which = configuration.cell, f"repeat {number + 1} of at most {plan.max_repeats}"
-            how = {"interleaved": cell in interleaved, "repeat_failures": True}
-            pair = runner.run_pair(cell, order, f"{which}, {configuration.what}{left}", **how)
+            what = f"{which}, {configuration.what}{left}"
+            pair = runner.run_pair(cell, order, what, interleaved=cell in interleaved)
             _refuse_unlike_hardware(pair)
             words = configuration.take(pair)
             warn(f"{which}, {configuration.what}: {words}")
-    return [*notes, *runner.notes]
+    return notes
 
 
 def _why_not_interleaved(pair: Pair) -> str:
@@ -236,10 +236,9 @@ def _refuse_unlike_hardware(pair: Pair) -> None:
 
 
 class _PairRunner:
-    """Runs cells on both builds, each run in its own process; stores records per side, and notes on repeated runs."""
+    """Runs cells on both builds, each run in its own process; stores records per side."""
 
     def __init__(self, builds: Mapping[str, Build], directory: Path, origin: Provenance, limit_seconds: float) -> None:
-        self.notes: list[str] = []
         numbers = itertools.count(1)
         self._runners = {
             side: CellRunner(
@@ -255,29 +254,16 @@ class _PairRunner:
             for side, build in builds.items()
         }
 
-    def run_pair(
-        self, cell: Cell, order: Sequence[str], what: str, *, interleaved: bool, repeat_failures: bool = False
-    ) -> Pair:
+    def run_pair(self, cell: Cell, order: Sequence[str], what: str, *, interleaved: bool) -> Pair:
         """Runs a cell once on each side: in that order, or with interleaved steps, of which the first side begins.
 
         `what` is shown meanwhile.
         """
         records: dict[str, Record] = {}
         for sides in [order] if interleaved else [order[:1], order[1:]]:
-            ended = self._start(sides, cell, what)
-            failed = [side for side in sides if rate(ended[side]) is None and ended[side].status is not Status.SKIPPED]
-            if failed and repeat_failures:
-                for side in failed:
-                    why = why_failed(ended[side])
-                    self.notes.append(f"{what_is_run(cell)}: a run of the {side} failed, and was run again. {why}")
-                    warn(self.notes[-1])
-                ended = self._start(sides, cell, what)
-            records |= ended
+            ended = run_together([self._runners[side] for side in sides], [cell] * len(sides), what)
+            records |= zip(sides, ended, strict=True)
         return Pair(**records)
-
-    def _start(self, sides: Sequence[str], cell: Cell, what: str) -> dict[str, Record]:
-        records = run_together([self._runners[side] for side in sides], [cell] * len(sides), what)
-        return dict(zip(sides, records, strict=True))
 
 
 def plan_flags(output_dir: str) -> tuple[Flag, ...]:

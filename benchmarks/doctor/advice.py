@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from benchmarks.doctor.breakdown import (
@@ -13,7 +12,7 @@ from benchmarks.doctor.breakdown import (
     Setting,
     Significance,
 )
-from results.text import Table
+from results.text import Table, rounded
 
 _MANY_TIMES = 10.0
 TABLE = Table(
@@ -105,9 +104,9 @@ def row(breakdown: Breakdown, part: Part) -> str:
         added = f"unknown, since {breakdown.failed} failed"
     else:
         in_words = "" if cost.significance is Significance.COSTS else f"  {cost.significance}"
-        added = f"{cost.added.scaled(1000).text(_figures)}{in_words}"
+        added = f"{cost.added.scaled(1000).text()}{in_words}"
     milliseconds = 1000 * rate.inverse(stage.images).value
-    return TABLE.line([part, stage.what, rate.text(_figures), _figures(milliseconds), added])
+    return TABLE.line([part, stage.what, rate.text(), rounded(milliseconds), added])
 
 
 def shares(breakdown: Breakdown, setting: Setting) -> list[str]:
@@ -116,7 +115,7 @@ def shares(breakdown: Breakdown, setting: Setting) -> list[str]:
         return []
     step = breakdown.step.value
     end = f" up to {breakdown.costs[-1].part}" if breakdown.failed else ""
-    lines = [f"A step of {setting.images_per_step} images takes {_figures(1000 * step)} ms{end}. Of this:"]
+    lines = [f"A step of {setting.images_per_step} images takes {rounded(1000 * step)} ms{end}. Of this:"]
     for cost in breakdown.costs:
         remark = {
             Significance.COSTS: "",
@@ -174,9 +173,3 @@ def _sentence(breakdown: Breakdown, cost: Cost, setting: Setting) -> str:
     gain = breakdown.gain(cost, avoidable)
     more = f"at most {gain:.0%} more images/s" if gain < _MANY_TIMES else "many times as many images/s"
     return f"{start} {avoided}, {more}. {advice}"
-
-
-def _figures(number: float) -> str:
-    if number == 0:
-        return "0"
-    return f"{number:.{max(0, 2 - math.floor(math.log10(abs(number))))}f}"

@@ -8,10 +8,8 @@ time, heat and CPU limits appear only while something computes.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import os
-import re
 import resource
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +19,8 @@ from typing import Any
 import psutil
 
 from benchmarks.errors import BenchError
-from benchmarks.machine import gpu_support, hardware, linux, nvml
-from benchmarks.machine.nvml import Driver, DriverGpu
-from benchmarks.machine.provenance import describe_software
+from benchmarks.machine import linux, nvml
+from benchmarks.machine.nvml import DriverGpu
 from results.text import Table, counted
 
 UNSEEN = "cannot be seen here"
@@ -48,8 +45,6 @@ _LIMITS = {
         0.01,
         "Other virtual machines use this host's cores: take a type with dedicated ones.",
     ),
-    "CPU pressure": (0.05, "More threads want to run than there are cores: end them, or wait for them."),
-    "memory pressure": (0.01, "Memory is short: end what holds it, or take a machine with more."),
     "memory": (
         0.9,  # share that is in use
         "Files that are read cannot stay in memory, and soon the machine swaps: end what holds the memory.",
@@ -64,7 +59,6 @@ _LIMITS = {
 }
 _SECONDS = 2.0  # a shorter look misses what comes and goes
 _CPUS = "sys/devices/system/cpu"
-_WAITED = "{:.1%} of the time something waited for it"
 _MOST_NAMED = 3
 _WORTH_NAMING_CORES = 0.01
 _BUSY_PERCENT = 5
@@ -137,8 +131,6 @@ def _host_numbers(root: Path, cpus: frozenset[int]) -> dict[str, float]:
         "busy_seconds": busy,
         "stolen_seconds": stolen,
         "total_seconds": total,
-        "cpu_waited_seconds": _number(proc / "pressure/cpu", r"^some .*total=(\d+)") / 1e6,
-        "memory_waited_seconds": _number(proc / "pressure/memory", r"^some .*total=(\d+)") / 1e6,
         **_container(root),
         "swapped_bytes": (pages.get("pswpin", math.nan) + pages.get("pswpout", math.nan)) * resource.getpagesize(),
         "memory_gib": (memory.get("MemTotal", 0) or math.nan) / 2**20,
@@ -147,9 +139,9 @@ def _host_numbers(root: Path, cpus: frozenset[int]) -> dict[str, float]:
     }
 
 
-def _number(path: Path, pattern: str = r"\A([0-9]+)\Z") -> float:
-    match = re.search(pattern, linux.text(path) or "", re.MULTILINE)
-    return float(match[1]) if match else math.nan
+def _number(path: Path) -> float:
+    text = linux.text(path) or ""
+    return float(text) if text.isascii() and text.isdecimal() else math.nan
 
 
 def _container(root: Path) -> dict[str, float]:
@@ -176,7 +168,6 @@ def look(root: Path = Path("/"), cpus: frozenset[int] | None = None) -> list[Obs
     hot = "{:.0f} while looking, {:.0f} since the start"
     return [
         *_cpu_checks(now, change, len(cpus), busiest),
-        _check("memory pressure", change["memory_waited_seconds"] / seconds, _WAITED),
         _check("memory", 1 - available / total, "{1:.1f} of {2:.1f} GiB available", available, total),
         _check("swapping", change["swapped_bytes"] / 1e6 / seconds, "{:.1f} MB/s"),
         _check("frequency governor", len({*governors} - {"performance"}), "{1}", ", ".join(governors)),
@@ -224,7 +215,6 @@ def _cpu_checks(now: Numbers, change: Numbers, cores: int, busiest: str) -> Iter
         yield from (check for check in within if check.value != UNSEEN)
     stolen = max(change["stolen_seconds"], 0.0) / max(change["total_seconds"], 1e-9)
     yield _check("CPU taken by the hypervisor", stolen, "{:.1%} of the time (steal)")
-    yield _check("CPU pressure", change["cpu_waited_seconds"] / seconds, _WAITED)
 
 
 def _bearable_cores(cores: float) -> float:
@@ -242,25 +232,11 @@ def look_at_gpus(environment: Mapping[str, str] = os.environ, driver: Any = None
         opened = nvml.opened(environment, driver)
     except BenchError as error:
         return [observed("GPU driver", "no answer", True, str(error))]
-    checks = (functools.partial(_software, opened), _use, _clock, _state, _memory_errors)
     missing = [observed("GPU driver", opened.problem, True, "nvidia-smi says more.")] if opened.problem else []
-    return missing + [observation for gpu in opened.gpus for check in checks for observation in check(gpu)]
+    return missing + [check(gpu) for gpu in opened.gpus for check in (_use, _clock, _temperature)]
 
 
-def _software(opened: Driver, gpu: DriverGpu) -> Iterator[Observation]:
-    """Checks whether TensorFlow, the driver and cuDNN have code for the GPU; yields nothing for an unknown one."""
-    software, described = describe_software(), hardware.describe_gpu(gpu)
-    if described.compute_capability is None:
-        return
-    names = ("TensorFlow", "cuDNN", "driver's CUDA")
-    versions = (software["tensorflow_version"], software["cudnn_version"], opened.cuda_version)
-    seen = ", ".join(f"{name} {version}" for name, version in zip(names, versions, strict=True) if version)
-    judgements = gpu_support.judge({described.name: described.compute_capability}, opened.cuda_version, software)
-    advice = " ".join(judgement.sentence for judgement in judgements if judgement.is_fatal)
-    yield observed(f"GPU {gpu.index} software", seen, bool(advice), advice)
-
-
-def _use(gpu: DriverGpu) -> Iterator[Observation]:
+def _use(gpu: DriverGpu) -> Observation:
     load, processes = gpu.ask("nvmlDeviceGetUtilizationRates"), gpu.ask("nvmlDeviceGetComputeRunningProcesses")
     users = ", ".join(f"pid {process.pid}" for process in processes or () if process.pid != os.getpid())
     is_busy = load is not None and load.gpu > _BUSY_PERCENT
@@ -272,10 +248,10 @@ def _use(gpu: DriverGpu) -> Iterator[Observation]:
         "not all)."
     )
     is_seen = load is not None or processes is not None
-    yield observed(f"GPU {gpu.index} use", seen if is_seen else "", bool(users) or is_busy, advice)
+    return observed(f"GPU {gpu.index} use", seen if is_seen else "", bool(users) or is_busy, advice)
 
 
-def _clock(gpu: DriverGpu) -> Iterator[Observation]:
+def _clock(gpu: DriverGpu) -> Observation:
     """Checks whether the clock is held down. An idle GPU's clock is low, which is no fault."""
     clock = gpu.ask("nvmlDeviceGetClockInfo", gpu.driver.NVML_CLOCK_SM)
     usual = gpu.ask("nvmlDeviceGetApplicationsClock", gpu.driver.NVML_CLOCK_SM)
@@ -291,38 +267,13 @@ def _clock(gpu: DriverGpu) -> Iterator[Observation]:
         "Its steps take longer than they should: check its cooling, its power and the clock that is set (nvidia-smi -q "
         "-d CLOCK,PERFORMANCE)."
     )
-    yield observed(f"GPU {gpu.index} clock", ", ".join(words), is_low or bool(slowed_by), advice)
+    return observed(f"GPU {gpu.index} clock", ", ".join(words), is_low or bool(slowed_by), advice)
 
 
-def _state(gpu: DriverGpu) -> Iterator[Observation]:
+def _temperature(gpu: DriverGpu) -> Observation:
     celsius = gpu.ask("nvmlDeviceGetTemperature", gpu.driver.NVML_TEMPERATURE_GPU)
     limit = gpu.ask("nvmlDeviceGetTemperatureThreshold", gpu.driver.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)
     seen = "" if celsius is None else f"{celsius} °C" + (f", slows down at {limit} °C" if limit else "")
     is_hot = bool(seen and limit and celsius > limit - _NEAR_CELSIUS)
     advice = "It is about to slow down: let it cool, and check fans and air flow."
-    yield observed(f"GPU {gpu.index} temperature", seen, is_hot, advice)
-    is_on = gpu.ask("nvmlDeviceGetPersistenceMode")
-    advice = "Between two runs the driver is unloaded and forgets the clocks that were set: sudo nvidia-smi -pm 1."
-    yield observed(f"GPU {gpu.index} persistence mode", {None: "", 0: "off"}.get(is_on, "on"), is_on == 0, advice)
-
-
-def _memory_errors(gpu: DriverGpu) -> Iterator[Observation]:
-    """Yields nothing for memory without error correction, which has no errors to report."""
-    uncorrected = (gpu.driver.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, gpu.driver.NVML_VOLATILE_ECC)
-    errors = gpu.ask("nvmlDeviceGetTotalEccErrors", *uncorrected)
-    rows = gpu.ask("nvmlDeviceGetRemappedRows")
-    retiring = gpu.ask("nvmlDeviceGetRetiredPagesPendingStatus")
-    if errors is None and rows is None and retiring is None:
-        return
-    _, _, remapping, failed = rows or (0, 0, 0, 0)
-    faults = {
-        f"{errors} uncorrected errors since the driver was loaded": errors,
-        "rows wait to be replaced": remapping,
-        "rows could not be replaced": failed,
-        "pages wait to be retired": retiring,
-    }
-    problems = ", ".join(words for words, is_so in faults.items() if is_so)
-    advice = (
-        "Reset the GPU (sudo nvidia-smi --gpu-reset) or restart the machine; if the errors return, replace the GPU."
-    )
-    yield observed(f"GPU {gpu.index} memory errors", problems or "none", bool(problems), advice)
+    return observed(f"GPU {gpu.index} temperature", seen, is_hot, advice)

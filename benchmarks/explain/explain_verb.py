@@ -204,7 +204,7 @@ def show_placement(config: Config) -> None:
         if config.output.output_format == "json":
             say(json.dumps(placement))
         else:
-            _say_placement(placement, placement_tables.transfer_notes(placement, config.to_dict()))
+            _say_placement(placement, placement_tables.transfer_notes(placement))
 
 
 def _say_placement(placement: Mapping[str, Any], notes: Sequence[str]) -> None:

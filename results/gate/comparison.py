@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from results.gate import rounds
@@ -22,7 +21,6 @@ from results.summary import hardware_in_words
 from results.text import counted, first_few
 
 HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus", "container_cores")
-_OF_AB = re.compile("[0-9a-f]{12}")  # how `ab` names its session; a user's own may be on both sides, too
 _NOT_RECORDED = "not recorded"
 _NO_RUNS = RunGroup(title="", records=())
 _SEPARATE_ROUNDS = (
@@ -59,13 +57,11 @@ def compare(
         )
     mine, others = map(rounds.group, rounds.completed(base, own))
     _refuse_unlike(mine, others, names)
-    sessions = [{record.identity.session_id for record in side} for side in (base, own)]
-    of_both = set(filter(_OF_AB.fullmatch, sessions[0] & sessions[1]))
     findings, apart = [], []
     for key, of_base in mine.items():
         of_candidate = others.get(key, _NO_RUNS)
         paired = rounds.pairs(of_base, of_candidate)
-        decision = _without_rates(of_base, of_candidate, of_both)
+        decision = _without_rates(of_base, of_candidate)
         if decision is None:
             apart += [of_base.title] if paired is None else []
             decision = _judged(of_base, of_candidate, paired or [], threshold)
@@ -73,8 +69,6 @@ def compare(
     machines = {key[1]: hardware_in_words(of.records[0]) for key, of in mine.items() if key in others}
     sides = [[record for group in side.values() for record in group.records] for side in (mine, others)]
     only = [side.title + differing_in(side, mine.values(), names) for key, side in others.items() if key not in mine]
-    groups = [*mine.values(), *others.values()]
-    again = sum(len(side.failures) - len(_failures(side, of_both)) for side in groups)
     in_both = f"{counted(shared, 'run')} of {names[1]} also in {names[0]}: counted as the base's only."
     return Findings(
         base=Side(name=names[0], software=software_in_words(sides[0])),
@@ -83,7 +77,6 @@ def compare(
         findings=findings,
         notes=[
             *([in_both] if shared else []),
-            *([f"Not counted: {counted(again, 'failed run')} that `ab` ran again."] if again else []),
             *_notes_on_software(sides, names),
             *_notes_on_differences(mine, others, names),
             *rounds.notes_on_interleaving([*sides[0], *sides[1]]),
@@ -101,13 +94,10 @@ def differing_in(side: RunGroup, of_base: Iterable[RunGroup], names: tuple[str, 
     return ""
 
 
-def _without_rates(base: RunGroup, candidate: RunGroup, of_both: Collection[str]) -> Decision | None:
-    """Returns the decision if a side has failed or has too few rounds; None if rates must decide.
-
-    `of_both` are the sessions of `ab`, which runs once more what failed: both sides have runs of them.
-    """
+def _without_rates(base: RunGroup, candidate: RunGroup) -> Decision | None:
+    """Returns the decision if a side has failed or has too few rounds; None if rates must decide."""
     counts = len(base.rates), len(candidate.rates)
-    failed, failed_in_base = (_failures(side, of_both) for side in (candidate, base))
+    failed, failed_in_base = candidate.failures, base.failures
     if not candidate.records:
         return Decision(verdict=Verdict.MISSING, reason="The candidate has no run of it on this hardware.")
     if not base.rates:
@@ -131,13 +121,6 @@ def _without_rates(base: RunGroup, candidate: RunGroup, of_both: Collection[str]
         )
         return Decision(verdict=Verdict.INCONCLUSIVE, reason=reason)
     return None
-
-
-def _failures(side: RunGroup, of_both: Collection[str]) -> list[Record]:
-    """Returns the failed runs of a side that `ab` did not run again."""
-    ended = [record for record in side.records if rounds.is_evidence(record)]
-    last = {record.identity.session_id: record for record in ended}
-    return [run for run in side.failures if (name := run.identity.session_id) not in of_both or run is last[name]]
 
 
 def _judged(base: RunGroup, candidate: RunGroup, paired: Sequence[tuple[float, float]], threshold: float) -> Decision:

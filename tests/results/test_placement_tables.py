@@ -50,7 +50,8 @@ def test_what_each_worker_sends_is_added_and_the_formula_is_of_all() -> None:
         ["network", "4", "288 B", "4", "288 B"],
         ["scalars and control", "", "", "2", "8 B"],
     ]
-    assert placement_tables.transfer_notes(whole, {"device": "cpu"}) == []
+    (note,) = placement_tables.transfer_notes(whole)
+    assert "docs/howto/placement.md" in note
 
 
 def test_a_single_process_is_as_it_sees_itself() -> None:
@@ -58,12 +59,12 @@ def test_a_single_process_is_as_it_sees_itself() -> None:
     assert placement_tables.merged([alone]) is alone
 
 
-def test_what_differs_from_the_formula_has_a_reason() -> None:
+def test_what_the_trace_does_not_show_is_named() -> None:
     own = _worker(0) | {"sent_per_step": {"by_kind": {"host to device": [2, 100]}}}
     own["measured_per_step"] |= {"by_kind": {"host to device": [1, 150]}, "unknown": 1, "collectives": 2}
     assert placement_tables.transfer_table(own).rows[0] == ["host to device", "2", "100 B", "1", "150 B"]
-    notes = " ".join(placement_tables.transfer_notes(own, {"device": "cpu", "data_name": "imagenet"}))
-    for words in ("without padding", "the host's device", "include images", "no size of 1", "2 collective operations"):
+    notes = " ".join(placement_tables.transfer_notes(own))
+    for words in ("docs/howto/placement.md", "no size of 1", "2 collective operations"):
         assert words in notes
 
 
@@ -76,7 +77,7 @@ def test_what_is_unknown_is_not_zero() -> None:
         == placement_tables.aggregation_table({}).rows
         == []
     )
-    assert "No step was traced" in placement_tables.transfer_notes({}, {})[0]
+    assert "No step was traced" in placement_tables.transfer_notes({})[0]
 
 
 def test_names_of_devices_are_short() -> None:

@@ -65,7 +65,7 @@ def test_a_quiet_machine_supports_five_percent(
     assert "noise of one repeat: 0.15 % (95 % interval" in shown.out
     assert "threshold that this machine supports: 5.0 %" in shown.out
     assert "a drop of 7.5 % is found in 95 % of the cases with up to 7 repeats" in shown.out
-    assert "Quiet enough for 5 %." in shown.out and "repeat 10 of at most 10" in shown.err
+    assert "repeat 10 of at most 10" in shown.err
     for side in ("base", "candidate"):
         assert len(load(tmp_path / "out" / side / "results.jsonl").records) == 10
 
@@ -91,10 +91,8 @@ def test_noise_as_json_is_what_is_stored(
 
 
 def test_noise_in_words() -> None:
-    *_, advice = calibration.noise_lines(Noise(noise=0.02, low=0.01, high=0.04, rounds=5))
-    assert "too few to be sure: increase --repeats" in advice
     lines = calibration.noise_lines(Noise(noise=0.08, low=0.05, high=0.1, rounds=5))
-    assert "threshold that this machine supports: 16.0 %" in lines[2] and "Noisy: look for other load" in lines[-1]
+    assert "threshold that this machine supports: 16.0 %" in lines[2]
     words = calibration.noise_lines(Noise(noise=0.3, low=0.2, high=0.5, rounds=5))
     assert any("a drop of 90.0 % is found in 95 % of the cases" in line for line in words)
     words = calibration.noise_lines(Noise(noise=0.4, low=0.2, high=0.6, rounds=5))

@@ -50,7 +50,7 @@ def test_the_host_is_the_first_tower_on_cpus(run_bench: RunBench) -> None:
     assert ["host", "to", "device", "8", "636", "kB", "4", "318", "kB"] in lines, "318,040 bytes of weights"
     assert ["hidden/kernel", "weight", "784", "x", "100", "314", "kB", "1", "CPU:0"] in lines
     assert ["hidden/kernel", "AddN", "CPU:0"] in lines
-    assert "the first tower is on the host's device" in done.stdout
+    assert "docs/howto/placement.md" in done.stdout
 
 
 def test_a_single_tower_is_traced_for_this_verb_alone(run_bench: RunBench, records: Records) -> None:

@@ -127,7 +127,7 @@ def test_a_peak_is_measured_each_time_and_the_best_is_kept(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("disturbing", "others", "agree", "why"),
     [
-        (["CPU pressure"], 0.0, True, "the machine is not quiet: CPU pressure"),
+        (["swapping"], 0.0, True, "the machine is not quiet: swapping"),
         ([], 9.0, True, "other processes used 9.0 of "),
         ([], None, False, "its repeats differ"),
     ],

@@ -337,7 +337,9 @@ def test_all_that_is_advised_exists(setting: Setting) -> None:
 def test_rows_of_the_table() -> None:
     found = measured(real_input=FAILED, host_copy=LEFT_OUT, exchange=200 / 0.551)
     rows = [advice.row(found, part) for part in Part]
-    assert rows[0].split() == "fixed cost what 1000 (999 to 1001) 1.00 1.00 (0.999 to 1.00)".split()
+    assert rows[0].split() == "fixed cost what 1000.0 (998.8 to 1001.2) 1.00 1.0000 (0.9988 to 1.0012)".split()
     assert rows[3].endswith("no measurable cost") and "1.00 (" in rows[3]
     assert rows[4].endswith("left out: it was left out") and rows[5].endswith("failed: it was failed")
-    assert rows[0].index("1000 (") + len("1000 (999 to 1001)") == advice.TABLE.line().index("(95 %)") + len("(95 %)")
+    assert rows[0].index("1000.0 (") + len("1000.0 (998.8 to 1001.2)") == advice.TABLE.line().index("(95 %)") + len(
+        "(95 %)"
+    )

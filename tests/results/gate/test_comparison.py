@@ -137,20 +137,6 @@ def test_a_failure_where_the_base_ran_is_one(status: Status, failing: int) -> No
     assert finding.candidate_rounds == 8 - failing
 
 
-def test_a_failed_run_counts_unless_ab_ran_it_again() -> None:
-    base, candidate = interleaved(session="0123456789ab")
-    crash = fake_run(status=Status.CRASH, reason="Ended by SIGBUS.")
-    findings = judged(base, [*candidate, at(crash, 5.5, "0123456789ab")])
-    assert findings.findings[0].verdict is Verdict.UNCHANGED
-    assert "Not counted: 1 failed run that `ab` ran again." in findings.notes
-    for minute, session in ((5.5, "other"), (99, "0123456789ab")):
-        assert only(base, [*candidate, at(crash, minute, session)]).verdict is Verdict.FAILED
-    of_the_user, also = interleaved(session="nightly")
-    assert only(of_the_user, [*also, at(crash, 5.5, "nightly")]).verdict is Verdict.FAILED
-    stopped = at(fake_run(status=Status.INTERRUPTED), 99.5, "0123456789ab")
-    assert only(base, [*candidate, at(crash, 99, "0123456789ab"), stopped]).verdict is Verdict.FAILED
-
-
 def test_a_run_without_a_rate_does_not_count_as_one() -> None:
     broken = [with_rate(record, None) for record in apart()]
     finding = only(apart(), broken)
