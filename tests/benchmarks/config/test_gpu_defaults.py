@@ -53,7 +53,7 @@ def test_a_run_that_falls_back_to_the_cpu_says_why(monkeypatch: pytest.MonkeyPat
     assert hidden.startswith("CUDA_VISIBLE_DEVICES='' hides all GPUs") and f"({tmp_path}) is not used" in of_amd
     assert not notices("--device=cpu")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "8")
-    with pytest.raises(UsageError, match="^No GPU of this machine can be used: CUDA_VISIBLE_DEVICES='8' names none"):
+    with pytest.raises(UsageError, match="^No GPU of this machine can be used: CUDA_VISIBLE_DEVICES='8' shows no GPU"):
         notices()
 
 
