@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,10 +23,11 @@ class UnusableModelError(ValueError):
 
 @contextlib.contextmanager
 def exits_refused() -> Iterator[None]:
-    """Raises UnusableModelError where code of any thread would end the process without an error, as a step may do."""
+    """Raises UnusableModelError where code of any thread would end this process without an error, as a step may do."""
     from unittest import mock  # it imports asyncio, for which no other command should wait
 
-    with mock.patch.multiple(os, **_EXITS):
+    refusing: dict[str, Any] = {name: _refusing(getattr(os, name)) for name in _EXITS}
+    with mock.patch.multiple(os, **refusing):
         yield
 
 
@@ -84,15 +85,23 @@ def end_left_behind() -> list[str]:
     return [f"{name} ({number})" for number, name in running.items()]
 
 
-def _refuse_to_exit(*arguments: Any) -> NoReturn:
-    raise UnusableModelError("its code would end the process, by os._exit, os.abort or os.exec.")
+def _refusing(end: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+    """Returns what stands in for a function that ends a process: a child, such as one of multiprocessing, may end."""
+    process = os.getpid()
+
+    def refuse(*arguments: Any) -> NoReturn:
+        if os.getpid() != process:
+            end(*arguments)
+        raise UnusableModelError("its code would end the process, by os._exit, os.abort or os.exec.")
+
+    return refuse
 
 
 def _refuse_to_fork() -> NoReturn:
     raise UnusableModelError("its code would divide the process in two, by os.fork(): use subprocess.")
 
 
-_EXITS: dict[str, Any] = dict.fromkeys(("_exit", "abort", "execv", "execve"), _refuse_to_exit)
+_EXITS = ("_exit", "abort", "execv", "execve")
 
 
 @contextlib.contextmanager

@@ -74,8 +74,9 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
         rest = [*rest[1:], "--help"]
     names_verb = bool(rest) and not rest[0].startswith("-")
     verb, rest = verbs.chosen(rest)
-    if {word.partition("=")[0] for word in rest} & {*verbs.HELP_WORDS}:
-        full = verbs.FULL_HELP in rest
+    names = {word.partition("=")[0] for word in rest}
+    if names & {*verbs.HELP_WORDS}:
+        full = verbs.FULL_HELP in names
         if names_verb or full:
             say(help_text.of_verb(verb, flags_of(verb), full=full))
         else:

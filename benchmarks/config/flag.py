@@ -61,8 +61,7 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
         form = {"boolean": True} if flag.is_switch else {}
         absl_flags.DEFINE(_Parser(flag), flag.name, None, flag.help, flag_values, module_name=__name__, **form)
     flag_values.set_gnu_getopt(True)
-    given = read_files(arguments)
-    joined = _joined(given, table)
+    joined = _joined(read_files(arguments), table)
     try:
         words = flag_values(["run_bench.py", *joined])[1:]
     except absl_flags.UnrecognizedFlagError as error:
@@ -73,8 +72,7 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
         raise UsageError(str(error)) from error
     except RecursionError as error:  # absl compares an unknown name with each flag
         raise UsageError("There is no flag with so long a name. See --helpfull for all flags.") from error
-    if given == [*map(spelled, arguments)]:  # the flags of a file may be overridden
-        _warn_of_repeats(joined)
+    _warn_of_repeats(_joined([*map(spelled, arguments)], table))  # those of a file may be overridden
     values = _without_aliases({flag.name: _meant(flag, flag_values[flag.name].value) for flag in table}, table)
     for problem in filter(None, (flag.why_not(values[flag.name]) for flag in table if not flag.same_as)):
         raise UsageError(problem)
@@ -306,4 +304,4 @@ def _warn_of_repeats(joined: Sequence[str]) -> None:
             seen.setdefault(name, []).append(shortened(value))
     for name, (*others, last) in seen.items():
         if unlike := ", ".join(dict.fromkeys(other for other in others if other != last)):
-            console.warn(f"Of {name}, only the last value counts ({last}), not {unlike}. A `sweep` takes a list.")
+            console.warn(f"Of {name}, only the last value counts ({last}), not {unlike}.")

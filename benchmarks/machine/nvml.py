@@ -210,12 +210,13 @@ def visible_indices(
     if setting is None:
         return list(range(count))
     indices: list[int] = []
-    for word in map(str.strip, setting.split(",")):
+    words = [*map(str.strip, setting.split(","))]
+    for place, word in enumerate(words):
         if word.startswith(("GPU-", "MIG-")):
             index = index_of(word)
         elif (index := whole_number(word)) is None or index >= count:
             break
-        if index in indices and not word.startswith("MIG-"):
+        if word in words[:place] or index in indices and not word.startswith("MIG-"):
             return []
         indices.append(min(len(indices), max(count - 1, 0)) if index is None else index)
     return list(dict.fromkeys(indices))

@@ -17,11 +17,13 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def signal_in_words(number: int, if_killed: str = "") -> str:
-    """Returns a signal for sentences, such as `signal 9 (Killed)`; `if_killed` follows SIGKILL without `ulimit -t`."""
+    """Returns a signal for sentences, such as `signal 9 (Killed)`; `if_killed` follows SIGKILL."""
     words = f"signal {number} ({signal.strsignal(number) or 'unknown'})"
-    seconds = resource.getrlimit(resource.RLIMIT_CPU)[0]
-    if seconds != resource.RLIM_INFINITY and number in (signal.SIGKILL, signal.SIGXCPU):
-        return f"{words}, as the kernel sends after the {seconds} s of CPU time that ulimit -t allows"
+    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    limits: dict[int, int] = {signal.SIGXCPU: soft, signal.SIGKILL: hard}
+    seconds = limits.get(number, resource.RLIM_INFINITY)
+    if seconds != resource.RLIM_INFINITY:
+        words += f", as the kernel sends after the {seconds} s of CPU time that ulimit -t allows"
     return words + (if_killed if number == signal.SIGKILL else "")
 
 

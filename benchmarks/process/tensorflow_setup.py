@@ -226,10 +226,10 @@ def import_tensorflow() -> None:
             raise
         _import_quietly()
     except (AssertionError, ValueError) as error:
-        if "keras" not in traceback.extract_tb(error.__traceback__)[-1].filename:
+        if "/keras/src/" not in traceback.extract_tb(error.__traceback__)[-1].filename:
             raise
-        reason = str(error).rstrip(".")
-        raise UsageError(f"Keras cannot be imported: {reason}. Mend or remove keras.json in ~/.keras.") from error
+        reason, path = str(error).rstrip("."), os.path.join(os.environ.get("KERAS_HOME") or "~/.keras", "keras.json")
+        raise UsageError(f"Keras cannot be imported: {reason}. Correct or remove {path}.") from error
 
 
 def _import_quietly() -> None:

@@ -10,6 +10,7 @@ import contextlib
 import faulthandler
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -169,9 +170,9 @@ def watched(save: OnExit = lambda error: None, show: OnExit = _warn) -> Iterator
 
 def _stacks() -> str:
     """Returns the stacks of all threads. Written to stderr directly, they would stop all threads if nobody reads it."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)  # what does not fit is cut off
-    with open(reader, errors="replace") as stacks:
-        with open(writer, "wb") as file:
-            faulthandler.dump_traceback(file, all_threads=True)
-        return stacks.read()
+    # A Python that was built for an old C library has no memfd_create.
+    in_memory = hasattr(os, "memfd_create")
+    with os.fdopen(os.memfd_create("stacks"), "w+b") if in_memory else tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        return file.read().decode(errors="replace")

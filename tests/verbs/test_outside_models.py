@@ -691,7 +691,7 @@ def test_the_list_of_applications_is_that_of_keras() -> None:
 
 
 MISBEHAVING = """
-import atexit, os, subprocess, sys, threading, time
+import atexit, multiprocessing, os, subprocess, sys, threading, time
 import keras
 import tensorflow as tf
 
@@ -760,6 +760,23 @@ def leaves_in_a_step():
     return keras.Model(images, keras.layers.Dense(10)(Ending()(keras.layers.Flatten()(images))))
 
 
+class Dividing(keras.layers.Layer):
+    def call(self, x):
+        def divide(values):
+            if IS_RUN:
+                child = multiprocessing.get_context("fork").Process(target=len, args=([],))
+                child.start()
+                child.join()
+            return values
+
+        return x + 0 * tf.ensure_shape(tf.numpy_function(divide, [tf.stop_gradient(x)], x.dtype), x.shape)
+
+
+def divides_in_a_step():
+    images = keras.Input((8, 8, 3))
+    return keras.Model(images, keras.layers.Dense(10)(Dividing()(keras.layers.Flatten()(images))))
+
+
 def recurses():
     return recurses()
 
@@ -782,6 +799,7 @@ def breaks_memory():
     [
         ("leaves_the_run", 4, "--model=net.py:leaves_the_run: its code would end the process, by os._exit"),
         ("leaves_in_a_step", 4, "its code would end the process, by os._exit"),
+        ("divides_in_a_step", 0, ""),
         ("stays", 0, ""),
         ("breaks_what_is_shared", 0, "loud"),
         ("starts_a_process", 0, "run_bench: the model's code had left a process running: sleep ("),

@@ -151,6 +151,7 @@ def test_what_tensorflow_reports_when_it_looks_for_gpus_is_shown(monkeypatch: py
         ("1,9,2", [1]),
         ("0,-1,1", [0]),
         ("GPU-ab,GPU-cd", [0, 1]),
+        ("MIG-ab,MIG-ab", []),
     ],
 )
 def test_visible_gpus_are_those_that_cuda_shows(setting: str | None, indices: list[int]) -> None:

@@ -28,10 +28,10 @@ def handlers() -> Iterator[None]:
 def test_a_limit_of_cpu_time_is_named_instead_of_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert signals.signal_in_words(9, "; or memory") == "signal 9 (Killed); or memory"
     assert signals.signal_in_words(11, "; or memory") == "signal 11 (Segmentation fault)"
-    monkeypatch.setattr(resource, "getrlimit", lambda limit: (60, 60) if limit == resource.RLIMIT_CPU else (-1, -1))
-    by_limit = "as the kernel sends after the 60 s of CPU time that ulimit -t allows"
-    assert signals.signal_in_words(9, "; or memory") == f"signal 9 (Killed), {by_limit}"
-    assert signals.signal_in_words(24).endswith(by_limit)
+    monkeypatch.setattr(resource, "getrlimit", lambda limit: (60, 90) if limit == resource.RLIMIT_CPU else (-1, -1))
+    by_limit = "as the kernel sends after the {} s of CPU time that ulimit -t allows"
+    assert signals.signal_in_words(9, "; or memory") == f"signal 9 (Killed), {by_limit.format(90)}; or memory"
+    assert signals.signal_in_words(24).endswith(by_limit.format(60))
     assert signals.signal_in_words(11) == "signal 11 (Segmentation fault)"
 
 

@@ -35,8 +35,9 @@ def test_steps_are_always_awaited(
 def test_a_keras_json_that_keras_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     import keras
 
+    monkeypatch.setenv("KERAS_HOME", "/home/me")
     monkeypatch.setattr(tensorflow_setup, "_import_quietly", lambda: keras.config.set_floatx("float99"))
-    with pytest.raises(UsageError, match=r"Keras cannot be .*float99.*\. Mend or remove keras\.json in ~/\.keras"):
+    with pytest.raises(UsageError, match=r"Keras cannot be .*float99.*\. Correct or remove /home/me/keras\.json"):
         tensorflow_setup.import_tensorflow()
 
 
