@@ -108,10 +108,10 @@ def csv_cell(value: str) -> str:
     return f"'{line}" if line.lstrip().startswith(_FORMULA) else line
 
 
-def first_few(phrases: Sequence[str], separator: str = "; ") -> str:
-    """Returns the first three phrases, and how many more there are."""
-    more = [f"and {len(phrases) - _FEW} more"] if len(phrases) > _FEW else []
-    return separator.join([*phrases[:_FEW], *more])
+def first_few(phrases: Sequence[str], separator: str = "; ", most: int = _FEW) -> str:
+    """Returns the first phrases, and how many more there are."""
+    more = [f"and {len(phrases) - most} more"] if len(phrases) > most else []
+    return separator.join([*phrases[:most], *more])
 
 
 def counted(number: int, noun: str) -> str:

@@ -63,6 +63,8 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     paths = record_files.paths(words)
     records = record_files.chosen(paths, values["where"])
     gc.freeze()  # records have no cycles; with 100,000 of them, each search for some takes seconds
+    if values["output"] == "-":
+        values = {**values, "output": None}
     targets = tracker_list.targets_of(values)
     tracker_list.require(targets)
     exports = values["output_format"] not in (None, "text")
@@ -110,7 +112,7 @@ def _export(records: Sequence[Record], values: Mapping[str, Any], sources: Seque
         UsageError: the format needs another flag or a package, or the file cannot be written, or is one of the sources.
     """
     name, form = values["output_format"], FORMATS[values["output_format"]]
-    output = None if values["output"] == "-" else values["output"]
+    output = values["output"]
     if values["against"]:
         raise UsageError("--against is about the table and the page: omit --output_format.")
     if values["table"] is not None and not form.has_tables:

@@ -37,7 +37,7 @@ def check(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     threshold = None if values["threshold"] is None else values["threshold"] / 100
     files, directory = record_files.paths(words), _directory(values)
     try:
-        today, stored = record_files.load(files, values["where"]), _stored(directory, values["where"])
+        today, stored = _dated(record_files.load(files, values["where"])), _stored(directory, values["where"])
         findings = baseline_check.check(today, stored, (" and ".join(map(str, files)), directory), threshold)
     except UnlikeError as error:
         raise UsageError(str(error)) from error
@@ -146,10 +146,14 @@ def _directory(values: Mapping[str, Any]) -> str:
 
 def _stored(directory: str, where: str | None = None) -> list[Record]:
     files = baselines.paths(Path(directory))
-    records = record_files.load(files, where, "Make it readable, or name another --baselines_dir.")
+    return _dated(record_files.load(files, where, "Make it readable, or name another --baselines_dir."))
+
+
+def _dated(records: Sequence[Record]) -> list[Record]:
+    """Returns the records without those of the future, which it names."""
     for record in filter(baselines.is_misdated, records):
         of = record.identity
-        warn(f"Run {of.run_id} of {of.time_utc} is not used: correct its time, or remove it in {of.config_key}.jsonl.")
+        warn(f"Run {of.run_id} ({of.config_key}) of {of.time_utc} is not used: correct its time, or remove it.")
     return [record for record in records if not baselines.is_misdated(record)]
 
 

@@ -57,7 +57,7 @@ def store_runs(directory: Path, records: Iterable[Record]) -> tuple[list[Record]
 def prune(directory: Path, keep: int) -> dict[Path, int]:
     """Keeps the last `keep` sessions of each configuration, and returns how many were removed from which file.
 
-    A file from which something is removed loses its damaged lines, and keeps records of other formats.
+    A file from which something is removed loses its damaged lines, and keeps misdated runs and other formats.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -68,8 +68,10 @@ def prune(directory: Path, keep: int) -> dict[Path, int]:
             loaded = loading.load(path)
             stored = sessions(record for record in loaded.records if not is_misdated(record))
             if len(stored) > keep:
-                kept = [record.to_json().encode() for session in stored[-keep:] for record in session.records]
-                store.replace(path, b"".join(line.strip() + b"\n" for line in [*kept, *loaded.of_other_formats]))
+                kept = [record for session in stored[-keep:] for record in session.records]
+                kept += filter(is_misdated, loaded.records)
+                lines = [*(record.to_json().encode() for record in kept), *loaded.of_other_formats]
+                store.replace(path, b"".join(line.strip() + b"\n" for line in lines))
                 removed[path] = len(stored) - keep
     return removed
 

@@ -270,4 +270,4 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any], names: tupl
 
 def listed(phrases: Sequence[str]) -> str:
     """Returns phrases of `differences` as part of a sentence; of many, the first few."""
-    return first_few(phrases) or "all recorded fields are equal, but not the keys made from them"
+    return first_few(phrases, most=len(HARDWARE)) or "all recorded fields are equal, but not the keys made from them"

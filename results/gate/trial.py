@@ -63,10 +63,17 @@ class Trial:
 
     @property
     def progress(self) -> str:
-        """Returns the change so far in a few words."""
-        repeats, change = counted(len(self.log_ratios), "repeat"), self.decision.change
-        words = f"{in_words(change.value)}, {self.decision.verdict}" if change else self.decision.verdict
-        return f"{repeats}: {words}{'' if self.is_over else ' so far'}"
+        """Returns the change so far and what is missing, in a few words."""
+        rounds, change = len(self.log_ratios), self.decision.change
+        if change is None:
+            return "no repeats yet"
+        if self.is_over:
+            state = str(self.decision.verdict)
+        elif rounds < self._min_rounds:
+            state = f"at least {self._min_rounds} are needed"
+        else:
+            state = "not decided" if self._suspected_after is None else "repeating it"
+        return f"{counted(rounds, 'repeat')}: {in_words(change.value)}, {state}"
 
     @property
     def _is_clear(self) -> bool:

@@ -161,6 +161,7 @@ def test_an_export_goes_to_stdout_or_a_file_alike(run_bench: RunBench, tmp_path:
     printed = run_bench("report", f"--output_format={name}")
     written = run_bench("report", f"--output_format={name}", "--output=file")
     assert run_bench("report", f"--output_format={name}", "--output=-").stdout == printed.stdout
+    assert run_bench("report", "--output=-").stdout == run_bench("report").stdout
     assert (printed.status, written.status, written.stdout) == (0, 0, "")
     assert (tmp_path / "file").read_text() == printed.stdout != ""
 

@@ -52,7 +52,11 @@ def test_a_stored_run_of_the_future_is_named_and_neither_used_nor_kept_as_the_ne
     listed = run_bench("track", "list")
     assert "2026-01-09 00:00" in listed.stdout and listed.stderr.count("is not used: correct its time") == 3
     assert run_bench("track", "prune", "--keep=1").status == 0
-    assert "2026-01-09" in path.read_text()
+    assert "2026-01-09" in path.read_text() and path.read_text().count("2999-01-10") == 3
+    today = path.with_name("today.json")
+    today.write_text(path.read_text())
+    checked = run_bench("track", "check", "--where=time_utc > '2999'", str(today))
+    assert checked.stderr.count("is not used: correct its time") >= 3 and checked.status != 0, checked
 
 
 def test_pruning_keeps_records_of_a_later_format(run_bench: RunBench, promoted: Path) -> None:

@@ -68,7 +68,7 @@ def test_a_change_that_is_seen_too_late_to_be_repeated_is_not_decided() -> None:
     before = fed(quiet_then_slow[: 15 - CONFIRMING_ROUNDS])
     assert not before.decision.is_suspect
     assert fed(quiet_then_slow[:14]).decision.is_suspect
-    assert fed(quiet_then_slow[:14]).progress.endswith("inconclusive so far")
+    assert fed(quiet_then_slow[:14]).progress.endswith("not decided")
     assert trial.is_over
     assert trial.decision.is_suspect
     assert trial.decision.verdict is Verdict.INCONCLUSIVE
@@ -76,9 +76,9 @@ def test_a_change_that_is_seen_too_late_to_be_repeated_is_not_decided() -> None:
 
 
 def test_it_says_where_it_stands() -> None:
-    assert fed([]).progress == "0 repeats: inconclusive so far"
-    assert fed([-0.1]).progress == "1 repeat: 9.6 % slower, inconclusive so far"
-    assert fed([-0.1] * 6).progress == "6 repeats: 10.0 % slower, inconclusive so far"
-    assert fed([0.3, -0.25] * 3).progress == "6 repeats: 1.3 % slower, inconclusive so far"
+    assert fed([]).progress == "no repeats yet"
+    assert fed([-0.1]).progress == "1 repeat: 9.6 % slower, at least 5 are needed"
+    assert fed([-0.1] * 6).progress == "6 repeats: 10.0 % slower, repeating it"
+    assert fed([0.3, -0.25] * 3).progress == "6 repeats: 1.3 % slower, not decided"
     assert fed([0.01] * 5).progress == "5 repeats: 1.1 % faster, unchanged"
     assert fed([-0.1] * 9).progress == "9 repeats: 10.0 % slower, regressed"
