@@ -254,7 +254,7 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
         sizes=dict(zip(files, sizes, strict=True)),
         layout=layout_of(files),
         of_shards=total,
-        training_files=_training_files(path) or files,
+        training_files=files if split == "train" else _training_files(path) or files,
         compression=compressions[0],
     )
 
