@@ -18,8 +18,14 @@ _BELOW = tuple(f"{folders}{store.JSONL_NAME}" for folders in ("", "*/", "*/*/"))
 
 
 def paths(words: Sequence[str]) -> list[Path]:
-    """Returns the files that the words name, or the default file; a directory is the results file in it, `-` stdin."""
+    """Returns the files that the words name, or the default file; a directory is the results file in it, `-` stdin.
+
+    Raises:
+        UsageError: stdin is named twice.
+    """
     named = [Path("/dev/stdin" if word == "-" else word) for word in words] or [_DEFAULT_FILE]
+    if named.count(Path("/dev/stdin")) > 1:
+        raise UsageError("- is named twice, and stdin is read once: name it once, and files for the rest.")
     return [path / store.JSONL_NAME if path.is_dir() else path for path in named]
 
 

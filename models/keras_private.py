@@ -15,6 +15,11 @@ def layers_in(layer: Any) -> Sequence[Any]:
     return layer._flatten_layers(include_self=False)
 
 
+def is_rematerialized(layer: Any) -> bool:
+    """Returns whether a layer was made in a `keras.RematScope`. An operation never is, nor a layer of older Keras."""
+    return bool(getattr(layer, "_remat_mode", None))
+
+
 def number_of_calls(operation: Any) -> int:
     """Returns how often an operation of a model is called: `input` and `output` are those of the first call."""
     return len(operation._inbound_nodes)

@@ -39,6 +39,7 @@ class ModelSpec:
         batch_on_cpu: default images per device and step on a CPU.
         learning_rate: default for plain SGD; chosen so that the loss falls from the first steps on.
         parameters: trainable parameters, without a background class.
+        is_checked: its outputs are logits, and its first operations do not scale the images, as far as a CPU shows it.
         ignored: what its code asks for and training does not do, such as `regularizer of conv/kernel`.
         gflop_per_image: forward pass, 10^9 operations, 2 for a multiply-add, convolutions and dense layers; 0: unknown.
         source: the paper, and the table or page of the figures.
@@ -59,6 +60,7 @@ class ModelSpec:
     has_conv1x1: bool = False
     has_batch_norm: bool = False
     has_larger_convolutions: bool = True
+    is_checked: bool = True
     ignored: Sequence[str] = ()
     batch_on_gpu: int
     batch_on_cpu: int

@@ -105,7 +105,12 @@ COLUMNS = (
     Column("derived.images_per_sec_jitter", "1.4826 x MAD of the steps' rates, images/s", float, "images/s"),
     Column("derived.step_ms_p50", "median time of a step", float, "ms"),
     Column("derived.step_ms_p90", "90th percentile of the step times", float, "ms"),
-    Column("derived.step_ms_p99", "99th percentile of the step times", float, "ms"),
+    Column(
+        "derived.step_ms_p99",
+        "99th percentile of the step times; of fewer than 100, between the two longest",
+        float,
+        "ms",
+    ),
     Column("config.pipelined_input", kind=bool),
     Column("config.message", "what is all-reduced: a size, or the gradients of a model"),
     Column("measurement.message_bytes", kind=int, unit="bytes"),

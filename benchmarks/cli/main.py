@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 
 from benchmarks import console
@@ -34,6 +35,9 @@ def main(arguments: Sequence[str]) -> int:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (problem := requirements.missing(error)):
             warn(problem)
+            return ExitStatus.USAGE
+        if isinstance(error, OSError) and error.filename == sys.executable:
+            warn(f"{sys.executable or 'Python'} cannot be started: {error.strerror}. Install it again for all users.")
             return ExitStatus.USAGE
         if isinstance(error, PermissionError) and error.filename:  # such as a look into a directory of another user
             warn(f"{error.filename}: {error.strerror}. Choose another path, or ask for access to this one.")

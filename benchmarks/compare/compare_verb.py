@@ -117,7 +117,7 @@ def run_compare(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
             f"branch/results.jsonl; given: {len(words)}."
         )
     threshold = QUIET_THRESHOLD if values["threshold"] is None else values["threshold"] / 100
-    base, candidate = (record_files.chosen(record_files.paths([word]), values["where"]) for word in words)
+    base, candidate = (record_files.chosen([path], values["where"]) for path in record_files.paths(words))
     try:
         findings = comparison.compare(base, candidate, (words[0], words[1]), threshold)
     except UnlikeError as error:

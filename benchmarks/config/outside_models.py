@@ -66,6 +66,7 @@ class Facts:
     outputs: int
     takes_classes: bool
     parameters: int = 0
+    is_checked: bool = True
     gflop_per_image: float = 0.0
     has_conv1x1: bool = False
     has_batch_norm: bool = False
@@ -124,14 +125,17 @@ def names_in(text: str) -> list[str]:
 
 
 def notices(spec: ModelSpec) -> list[str]:
-    """Returns a sentence if training leaves out what the code of a model asks for."""
-    if not spec.ignored:
-        return []
-    return [
+    """Returns sentences on what training leaves out that the code of a model asks for, and on what was not checked."""
+    unchecked = (
+        f"--model={spec.name}: the CPU could not compute its outputs, so it was not checked that they are logits and "
+        "that no operation scales the images."
+    )
+    ignored = (
         f"--model={spec.name}: ignored in training: {first_few(spec.ignored, ', ')}. --optimizer and other flags "
         "choose how to train, --weight_decay applies to all weights but vectors, and --initial_weights loads weights; "
         "the rest has no counterpart."
-    ]
+    )
+    return [*([] if spec.is_checked else [unchecked]), *([ignored] if spec.ignored else [])]
 
 
 def classes_wanted(data_name: str | None, num_classes: int | None) -> int:

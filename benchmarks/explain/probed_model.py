@@ -22,7 +22,7 @@ from benchmarks.training import flop_count, model_facts
 from models import building, from_keras, outside_functions
 from models.applications import APPLICATION
 from models.building import Model
-from models.keras_private import layers_in
+from models.keras_private import is_rematerialized, layers_in
 from models.layers import DataFormat, FusedBatchNorm
 from models.model_spec import ModelSpec
 from models.outside_code import UnusableModelError, contained
@@ -31,8 +31,7 @@ _HEAD_FACTOR = -1e3
 _OF_SCALED_IMAGES = (0.2, 50.0)  # they span about 8, from -4 to 4; a scaling divides by 58 to 255, or subtracts 100
 _NEAR_ONE = 1e-3  # the sum of probabilities in float32
 _UNLIKE = 1e-2  # what differs by a larger share of the largest value does so by more than rounding
-# Attributes of layers, and what they ask for.
-_IGNORED = {name: name for name in ("activity_regularizer", "synchronized")} | {"_remat_mode": "rematerialization"}
+_IGNORED = ("activity_regularizer", "synchronized")  # attributes of layers
 _OF_FIT = ("train_step", "compute_loss")  # which Keras' fit() calls
 _INSTALLED = ("site-packages", "dist-packages")
 _VARIABLE = re.compile(rb"""(?:environ(?:\.get\(|\[)|getenv\()\s*['"](\w+)""")  # of the environment, in code
@@ -83,6 +82,7 @@ def find_facts(name: str, num_classes: int) -> Facts:
     return dataclasses.replace(
         facts,
         parameters=sum(model_facts.parameters_by_kind(model).values()),
+        is_checked=name.startswith(APPLICATION) or logits is not None,
         gflop_per_image=0.0 if work.uncounted else work.flops / 1e9,
         has_conv1x1=any(layer.kernel_size == (1, 1) for layer in convolutions),
         has_batch_norm=any(isinstance(layer, FusedBatchNorm) for layer in layers),
@@ -108,7 +108,9 @@ def _ignored(model: keras.Model, scope: keras.StatelessScope) -> Iterator[str]:
     for variable in model.trainable_variables:
         yield from (f"{term} of {variable.path}" for term in ("regularizer", "constraint") if getattr(variable, term))
     for each in layers_in(model):
-        yield from (f"{what} of {each.name}" for name, what in _IGNORED.items() if getattr(each, name, None))
+        yield from (f"{name} of {each.name}" for name in _IGNORED if getattr(each, name, None))
+        if is_rematerialized(each):
+            yield f"rematerialization of {each.name}"
         if isinstance(each, keras.layers.MixUp | keras.layers.CutMix):
             yield f"mixed labels of {each.name}"
 

@@ -322,6 +322,7 @@ def shown_facts(config: Config, data: str, placement: Mapping[str, Any]) -> dict
         batch += f", in {parts['micro_batches']} micro-batches of {parts['images_per_micro_batch']}"
     seen = " that this worker sees" if config.processes.num_workers > 1 else ""
     rate = training.schedule or f"learning rate {training.learning_rate:g}"
+    updates = {"Optimizer": f"{training.optimizer}, {rate}, weight decay {training.weight_decay:g}"}
     chosen = {
         "precision": config.computing.precision,
         "batch_per_device": f"{workload.batch_per_device}",
@@ -339,5 +340,5 @@ def shown_facts(config: Config, data: str, placement: Mapping[str, Any]) -> dict
         "Placement": f"{placement['variables']} variables{seen}; "
         + ", ".join(f"{size / 1e6:.1f} MB on {device}" for device, size in per_device),
         **(pipeline.stage_facts(parts) if parts else {}),
-        "Optimizer": f"{training.optimizer}, {rate}, weight decay {training.weight_decay:g}",
+        **(updates if mode == "training" else {}),
     }

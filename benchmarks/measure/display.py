@@ -12,7 +12,7 @@ from benchmarks.measure.timing import Phase
 from results import step_statistics
 from results.measurement import Measurement
 from results.record import Record
-from results.text import fact_lines
+from results.text import as_rate, fact_lines
 
 _RULE = "-" * 64
 FIRST_STEP = "first step"
@@ -135,7 +135,7 @@ class Display:
             own = step_statistics.rate(seconds, measurement.images_per_step or 0)
             say(
                 _RULE,
-                f"{task}: {own:.2f} images/s in {len(seconds)} steps; {leader} has the total and keeps the record",
+                f"{task}: {as_rate(own)} images/s in {len(seconds)} steps; {leader} has the total and keeps the record",
             )
 
     def stored(self, record: Record, location: str) -> None:

@@ -10,7 +10,7 @@ from results.intervals import Interval
 from results.measurement import STEPS_FOR_P99, Measurement, named_gpus
 from results.record import Record
 from results.summary import summarize
-from results.text import amount, counted
+from results.text import amount, as_rate, counted
 from results.utilisation import Utilisation
 from variable_mgr.transfers import NETWORK
 
@@ -37,13 +37,12 @@ def result_lines(record: Record) -> list[str]:
 
 def step_lines(record: Record) -> list[str]:
     """Returns the duration of steps and of compiling, and the effects of the precision on loss and gradients."""
-    derived, measurement = record.derived, record.measurement
+    derived, measurement, seconds = record.derived, record.measurement, record.measurement.step_seconds
     p50, p90, p99 = derived.step_ms_p50, derived.step_ms_p90, derived.step_ms_p99
     # A global step of asynchronous towers is as many of their steps as there are towers: no image's latency.
     if not record.config.get("forward_only") or measurement.tower_step_seconds:
-        lines = [f"step:           {p50:.1f} ms median, {p99:.1f} ms at the 99th percentile"]
+        lines = [f"step:           {p50:.1f} ms median, {p99:.1f} ms at the 99th percentile of {len(seconds)} steps"]
     else:
-        seconds = measurement.step_seconds
         rare = f"99 % {p99:.1f} ms" if len(seconds) >= STEPS_FOR_P99 else f"all {1000 * max(seconds):.1f} ms"
         rare += "" if derived.step_ms_p999 is None else f", of 99.9 % {derived.step_ms_p999:.1f} ms"
         lines = [
@@ -92,7 +91,7 @@ def _cluster_lines(record: Record) -> list[str]:
     workers = measurement.worker_step_seconds
     if len(workers) > 1:
         images = (measurement.images_per_step or 0) // len(workers)
-        rates = ", ".join(f"{step_statistics.rate(seconds, images):.2f}" for seconds in workers if seconds)
+        rates = ", ".join(as_rate(step_statistics.rate(seconds, images)) for seconds in workers if seconds)
         lines.append(f"workers:        {rates} images/s")
     slowest = {"worker": (derived.slowest_worker, derived.straggler_ratio)}
     slowest["tower"] = (derived.slowest_tower, derived.slowest_tower_ratio)

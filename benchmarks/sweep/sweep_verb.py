@@ -25,7 +25,7 @@ from results.report import headline, side_tables
 from results.report.anomalies import warnings_of
 from results.report.verdict import verdict
 from results.summary import summarize
-from results.text import counted
+from results.text import as_rate, counted
 
 # Of an identity: what must be equal in the records of one sweep.
 _SOFTWARE = ("software_key", "suite_version", "suite_commit")
@@ -158,7 +158,7 @@ def _run_all(
         record = runner.run_cell(cell, f"{what}, {left()} left")
         records.append(record)
         rate = record.derived.images_per_sec
-        result = f"{rate:.2f} images/sec" if rate is not None else f"{record.status}: {record.reason}"
+        result = f"{as_rate(rate)} images/sec" if rate is not None else f"{record.status}: {record.reason}"
         warn(f"{what}: {result}   ({left()} left)")
     return records
 

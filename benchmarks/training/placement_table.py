@@ -52,7 +52,7 @@ def placement_table(
     return {
         "devices": devices.description,
         "tower_devices": list(devices.towers),
-        "manager": manager.describe(),
+        "manager": manager.describe() if training else manager.explain().weights,
         "variables": len(placed),
         "weights": sum(spec.kind == "weight" for spec, _ in placed),
         "variable_bytes_per_device": per_device((variable.device, size_bytes(variable)) for _, variable in placed),

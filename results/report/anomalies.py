@@ -146,7 +146,10 @@ def _merged(sentences: Sequence[str]) -> str:
 
 
 def note_on_repeats(rows: Collection[Row]) -> str:
-    """Returns a sentence if repeats do not show by which share equal processes differ; otherwise an empty text."""
-    what = "Too little" if any(len(row.valid) > 1 for row in rows) else "Nothing"
-    assumed = f"{what} was repeated: equal runs are assumed to differ by {ASSUMED_SPREAD:.0%}."
-    return "" if between_runs(rows)[1] else assumed
+    """Returns a sentence if repeats on a machine do not show by which share equal processes differ; else nothing."""
+    machines = grouped(rows, lambda row: row.records[0].identity.hardware_key).values()
+    unknown = [of_one for of_one in machines if not between_runs(of_one)[1]]
+    what = "Too little" if any(len(row.valid) > 1 for of_one in unknown for row in of_one) else "Nothing"
+    where = " on some machines" if len(unknown) < len(machines) else ""
+    assumed = f"{what} was repeated{where}: equal runs are assumed to differ by {ASSUMED_SPREAD:.0%}."
+    return assumed if unknown else ""

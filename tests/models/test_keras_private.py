@@ -7,7 +7,14 @@ from typing import Any
 import keras
 
 from models import building
-from models.keras_private import initializer_of, last_operation, layers_in, number_of_calls, without_calls
+from models.keras_private import (
+    initializer_of,
+    is_rematerialized,
+    last_operation,
+    layers_in,
+    number_of_calls,
+    without_calls,
+)
 
 
 class _Outer(keras.layers.Layer):
@@ -30,4 +37,6 @@ def test_private_names_of_keras_mean_what_they_did() -> None:
     assert last_operation(model, 0) == (outer, 0) and last_operation(outer.inner, 0)[0].name == "deep"
     again = keras.Model(model.input, without_calls(shared)(model.input))
     assert number_of_calls(shared) == 1 and again.operations[-1] is shared
+    with keras.RematScope(mode="full"):
+        assert is_rematerialized(keras.layers.Dense(4)) and not is_rematerialized(shared)
     assert isinstance(initializer_of(shared.kernel), keras.initializers.GlorotUniform)

@@ -225,6 +225,16 @@ def kept():
     return chain(Kept())
 
 
+class Failing(keras.layers.Layer):
+    def call(self, x):
+        with tf.control_dependencies([tf.debugging.assert_greater(x, 1e9)]):
+            return tf.identity(x)
+
+
+def failing():
+    return chain(Failing())
+
+
 def either():
     is_first = keras.config.image_data_format() == "channels_first"
     return chain(keras.layers.GlobalMaxPooling2D(), shape=(3, 32, 32) if is_first else (32, 32, 3))
@@ -417,6 +427,8 @@ def test_what_training_ignores_is_named_and_left_out(train_here: TrainHere, own:
     (notice,) = _resolve(f"--model={own}:noted").notices
     named = "the weights that it loads, compute_loss() of trained, mixed labels of mixing, and 2 more"
     assert f"ignored in training: {named}. " in notice
+    (notice,) = _resolve(f"--model={own}:failing").notices
+    assert "failing: the CPU could not compute its outputs, so it was not checked that they are logits" in notice
     assert _resolve(f"--model={own}:digits").notices == ()
     spec = specs.find_model(resolved.workload.model)
     built = building.build(spec, data_format="NHWC", num_classes=10, seed=0).keras_model

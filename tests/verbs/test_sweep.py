@@ -488,13 +488,15 @@ def test_the_time_left_is_scaled_by_what_the_runs_took(
     def run_cell(_: grid.Cell, what: str) -> Record:
         shown.append(what)
         now[0] += 20.0
-        return fake_run()
+        return fake_run(rate=320.0 if len(shown) == 1 else 0.0321)
 
     monkeypatch.setattr(sweep_verb, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     cells = [grid.Cell((f"--batch_size={batch}",), None) for batch in (1, 2)]
     runner: Any = types.SimpleNamespace(run_cell=run_cell)
     assert len(sweep_verb._run_all(runner, cells, [(cells[0], 10.0), (cells[1], 30.0)], None)) == 2
-    assert "320.00 images/sec   (60 s left)\n" in capsys.readouterr().err, "the first took twice its estimate"
+    said = capsys.readouterr().err
+    assert "320.00 images/sec   (60 s left)\n" in said, "the first took twice its estimate"
+    assert "0.032100 images/sec" in said
     assert shown[0] == "[1/2] --batch_size=1, 40 s left", "nothing has run yet: the estimate"
     assert shown[1] == "[2/2] --batch_size=2, 60 s left"
 

@@ -90,6 +90,15 @@ def some(names: Sequence[str]) -> str:
     return ", ".join([*shown, "..."] if len(names) > _NAMED else shown)
 
 
+def folders_of(root: Path, split: str) -> list[Path]:
+    """Returns the folders in a root that are named like a split, as `train` or `Train`."""
+    try:
+        named = [path for path in root.iterdir() if path.name.lower() in FOLDERS_OF[split]]
+    except OSError:  # such as a parent that may be entered, but not listed
+        named = [root / name for name in FOLDERS_OF[split]]
+    return sorted((path for path in named if path.is_dir()), reverse=True)  # train last: of links, its name counts
+
+
 def find_class_folders(root: Path, split: str, endings: tuple[str, ...]) -> PhotoFolder | None:
     """Finds the photos of a split in the folder of that name or, of a root without splits, in the root.
 
@@ -143,8 +152,7 @@ def _class_names(folder: Path) -> list[str]:
 
 def _below(root: Path, split: str) -> Path | None:
     """Returns the folder of a split in a root. A folder without folders may be a class that is called `train`."""
-    named = [root / name for name in reversed(FOLDERS_OF[split]) if _class_names(root / name)]
-    return only_one(named, f"class folders for {split}")
+    return only_one(list(filter(_class_names, folders_of(root, split))), f"class folders for {split}")
 
 
 def _folder_of(root: Path, split: str) -> Path | None:
@@ -224,7 +232,7 @@ def what_is_there(root: Path, split: str, endings: tuple[str, ...]) -> str:
             return (
                 f"it holds {DATA_SETS[name].title}, not photos: pass --data_name={name}, and a model for it to train."
             )
-    folders = [root, *(root / name for name in FOLDERS_OF[split] if (root / name).is_dir())]
+    folders = [root, *folders_of(root, split)]
     for folder in folders:
         if any(name.lower().endswith(endings) for name in os.listdir(folder)):
             return f"the photos of {folder} are in one folder. {labels_needed(split)}"

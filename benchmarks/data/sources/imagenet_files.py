@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from benchmarks.console import warn, warn_once
 from benchmarks.data.sources import class_folders, tfrecord
-from benchmarks.data.sources.class_folders import FOLDERS_OF, JPEG_ENDINGS, PhotoFolder, digest, some
+from benchmarks.data.sources.class_folders import FOLDERS_OF, JPEG_ENDINGS, PhotoFolder, digest, folders_of, some
 from benchmarks.data.sources.data_sets import StoredImages, existing_directory, only_one, reading
 from benchmarks.data.sources.jpeg_header import PNG_SIGNATURE
 from benchmarks.data.sources.safe_files import for_each
@@ -254,7 +254,7 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
         sizes=dict(zip(files, sizes, strict=True)),
         layout=layout_of(files),
         of_shards=total,
-        training_files=_training_files(path) or files,
+        training_files=files if split == "train" else _training_files(path) or files,
         compression=compressions[0],
     )
 
@@ -272,8 +272,7 @@ def _size_and_compression(file: Path) -> tuple[int, tfrecord.Compression]:
 
 def _training_files(directory: Path) -> list[Path]:
     """Returns the shards of training images in a directory or, if it is of another split, in one beside it."""
-    beside = [directory.parent / name for name in FOLDERS_OF["train"]]
-    for folder in [directory, *(folder for folder in beside if folder.is_dir())]:
+    for folder in [directory, *folders_of(directory.parent, "train")]:
         if shards := _shards_in(folder, "train"):
             files = [folder / name for name in shards]
             return list(itertools.compress(files, for_each(files, lambda file: file.is_file())))
@@ -286,8 +285,7 @@ def _folder_of_shards(directory: Path, split: str) -> Path | None:
     Raises:
         DataError: there are several, or several data sets.
     """
-    below = [directory / name for name in FOLDERS_OF[split]]
-    folders = [directory, *(folder for folder in below if folder.is_dir())]
+    folders = [directory, *folders_of(directory, split)]
     if folder := only_one([folder for folder in folders if _shards_in(folder, split)], f"{split} shards"):
         return folder
     prepared = {path.parent for level in ("*", "*/*", "*/*/*") for path in directory.glob(f"{level}/dataset_info.json")}

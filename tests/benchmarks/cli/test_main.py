@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 
 import pytest
 
@@ -16,6 +17,8 @@ from benchmarks.errors import ExitStatus
     [
         (errno.EACCES, "/home/other/models", "/home/other/models: Permission denied. Choose another path"),
         (errno.ENOENT, "/proc/meminfo", "/proc/meminfo is missing: "),
+        (errno.ENOENT, sys.executable, f"{sys.executable} cannot be started: No such file or directory. Install it"),
+        (errno.EACCES, sys.executable, f"{sys.executable} cannot be started: Permission denied. Install it again"),
         (errno.ENOENT, None, "The working directory: No such file or directory. "),
     ],
 )

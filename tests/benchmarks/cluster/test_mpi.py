@@ -120,6 +120,7 @@ LAUNCHED = [
     of("HOROVOD_", 1, 4),
     of("JSM_NAMESPACE_", 1, 4),
     of("", 1, 4, "WORLD_SIZE"),
+    of("WORLD_", 1, 4),
     {"PALS_RANKID": "1", "PMI_SIZE": "4", "PMI_RANK": "1"},
     {"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "4"},
     {"PET_NODE_RANK": "1", "PET_NNODES": "4"},
@@ -178,7 +179,7 @@ def test_a_rank_of_an_unknown_number_is_refused_too() -> None:
     assert resolve(array) == (None, ()), "each of an array runs alone on purpose"
     others = {"TASK_INDEX": "1", "NPROCS": "8", "MY_WORKER_INDEX": "w1", "MY_GROUP_SIZE": "4"}
     assert resolve(others) == (None, ()), "no platform numbers a node so"
-    for name in ("RANK", "MP_CHILD", "PET_NODE_RANK", "SKYPILOT_NODE_RANK"):
+    for name in ("RANK", "WORLD_RANK", "MP_CHILD", "PET_NODE_RANK", "SKYPILOT_NODE_RANK"):
         assert resolve({name: "captain"}) == (None, ()), "without the number of ranks, it may mean anything"
     assert resolve({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "-1"}) == (None, ()), "as some programs set it"
 
@@ -191,8 +192,10 @@ def test_a_rank_of_an_unknown_number_is_refused_too() -> None:
         ("LSF_PM_TASKID", 1),
         ("PBS_VNODENUM", 0),
         ("PBS_NODENUM", 0),
+        ("PBS_TASKNUM", 1),
         ("PSSH_NODENUM", 0),
         ("NOMAD_ALLOC_INDEX", 0),
+        ("TPU_WORKER_ID", 0),
     ],
 )
 def test_a_number_without_a_count_has_a_notice_from_the_second_process_on(name: str, first: int) -> None:

@@ -29,4 +29,5 @@ def test_what_gpus_decided_is_shown_with_its_reason_and_the_way_to_change_it(mon
 def test_what_flags_decide_needs_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = facts(monkeypatch, "--precision=bf16", "--batch_size=64", "--all_reduce_spec=psgpu")
     assert shown["Model"].endswith("training, bf16, NHWC") and shown["Batch size"] == "512 global, 64 per device"
-    assert shown["Variables"] == "replicated: copies"
+    assert shown["Variables"] == "replicated: copies" and shown["Optimizer"].startswith("sgd, learning rate ")
+    assert "Optimizer" not in facts(monkeypatch, "--forward_only"), "nothing is trained"

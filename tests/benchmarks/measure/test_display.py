@@ -76,7 +76,7 @@ def test_no_other_line_looks_like_a_rate_or_an_accuracy_to_scripts(capsys: pytes
     last |= {"top_1_accuracy": 0.5, "top_5_accuracy": 0.75}
     seconds = [0.1 + 0.01 * (step % 3) for step in range(30)]
     measured = replace(
-        make_record().measurement, step_seconds=seconds, worker_step_seconds=[seconds] * 2, evaluations=[last]
+        make_record().measurement, step_seconds=seconds, worker_step_seconds=[seconds, [250.0]], evaluations=[last]
     )
     display = Display(16, display_every=1)
     display.phase("measuring", len(seconds))
@@ -85,7 +85,10 @@ def test_no_other_line_looks_like_a_rate_or_an_accuracy_to_scripts(capsys: pytes
     display.evaluated(last)
     display.finish(make_record(measurement=measured, derived=derive(measured, 2)))
     display.part(measured, "worker 1", "worker 0")
+    display.part(replace(measured, images_per_step=8, step_seconds=[250.0] * 2), "worker 2", "worker 0")
     lines = capsys.readouterr().out.splitlines()
+    assert any(re.match(r"workers: +[\d.]+, 0\.\d{5,} images/s", line) for line in lines), "more than two decimals"
+    assert lines[-1].startswith("worker 2: 0.032000 images/s in 2 steps")
     for name in ("95 % interval:", "per device:", "workers:", "evaluation:", "worker 1:"):
         assert any(line.startswith(name) for line in lines), name
     rates = [line for line in lines if "images/sec" in line]

@@ -25,7 +25,11 @@ OVERFLOWED = {"loss_scales": [8.0, 4.0, 4.0, 8.0, 4.0], "skipped_updates": [1.0,
 @pytest.mark.parametrize(
     ("fields", "config", "line"),
     [
-        ({"step_seconds": [0.1] * 9 + [0.2]}, {}, "step:           100.0 ms median, 191.0 ms at the 99th percentile"),
+        (
+            {"step_seconds": [0.1] * 9 + [0.2]},
+            {},
+            "step:           100.0 ms median, 191.0 ms at the 99th percentile of 10 steps",
+        ),
         (
             {"step_seconds": [0.001] * 999},
             OF_INFERENCE,
@@ -45,7 +49,7 @@ OVERFLOWED = {"loss_scales": [8.0, 4.0, 4.0, 8.0, 4.0], "skipped_updates": [1.0,
         (
             {"step_seconds": [0.5] * 5, "tower_step_seconds": [[0.5], [1.0]]},
             OF_INFERENCE,
-            "step:           500.0 ms median, 500.0 ms at the 99th percentile",
+            "step:           500.0 ms median, 500.0 ms at the 99th percentile of 5 steps",
         ),
         (
             {"step_seconds": [0.5] * 5, **OVERFLOWED},

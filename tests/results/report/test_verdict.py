@@ -74,6 +74,9 @@ def test_without_repeats_the_assumption_is_told() -> None:
         "No difference shown between batch 32 and batch 16. "
         "(Nothing was repeated: equal runs are assumed to differ by 10%.)"
     )
+    repeated = [_runs(rate, batch_per_device=batch, hardware="b") for batch, rate in ((16, 100.0), (32, 110.0))]
+    assert "repeated" not in _verdict(*repeated)
+    assert "(Nothing was repeated on some machines: equal runs are assumed" in _verdict(*once, *repeated)
 
 
 def test_what_trains_differently_is_not_ranked() -> None:

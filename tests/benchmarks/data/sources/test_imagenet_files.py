@@ -8,7 +8,7 @@ import gzip
 import os
 import shutil
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -236,7 +236,7 @@ def _defects(directory: Path) -> list[Defect]:
         _named("flowers_train_{:05d}-of-00004.tfrecord"),
         _named("coco_train.record-{:05d}-of-00004"),
         _named("imagenet2012-train.tfrecord-{:05d}-of-00004"),
-        _named("train/train-{:05d}-of-00004"),
+        _named("Train/train-{:05d}-of-00004"),
         _named("train-{:05d}-of-00004.tfrec"),
         _named("train_{:05d}.tfrecord"),
         _named("train/flowers-train{:05d}.records"),
@@ -383,7 +383,7 @@ BY_CLASS = "Name the folder of shards called like train-00000-of-00008, or of on
         (
             ["train/a/0.jpg", "val/a/0.jpg", "validation/a/0.jpg"],
             "validation",
-            "/val and .*/validation both hold class folders for validation: keep one",
+            "/validation and .*/val both hold class folders for validation: keep one",
         ),
     ],
 )
@@ -407,6 +407,27 @@ def test_a_folder_of_a_split_may_be_named_itself_or_linked_to(tmp_path: Path) ->
     assert imagenet_files.find_imagenet(str(tmp_path / "val"), "validation").directory == str(tmp_path / "val")
     (tmp_path / "training").symlink_to("train")
     assert imagenet_files.find_imagenet(str(tmp_path), "train").directory == str(tmp_path / "train")
+
+
+@pytest.mark.parametrize("parent_is_listed", [True, False])
+def test_folders_of_splits_may_be_in_capitals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parent_is_listed: bool
+) -> None:
+    train = "Train" if parent_is_listed else "train"
+    make_files(tmp_path, f"{train}/ants/0.jpg", f"{train}/bees/0.jpg", "VAL/bees/0.jpg")
+    list_directory = Path.iterdir
+
+    def refuse(path: Path) -> Iterator[Path]:
+        if path == tmp_path:
+            raise PermissionError(13, "Permission denied", str(path))
+        return list_directory(path)
+
+    if parent_is_listed:
+        assert imagenet_files.find_imagenet(str(tmp_path), "train").directory == str(tmp_path / train)
+        assert imagenet_files.find_imagenet(str(tmp_path), "validation").directory == str(tmp_path / "VAL")
+    else:
+        monkeypatch.setattr(Path, "iterdir", refuse)
+    assert imagenet_files.find_imagenet(str(tmp_path / "VAL"), "validation").labels == [1]
 
 
 def test_labels_are_those_of_the_training_images_in_every_split(tmp_path: Path) -> None:

@@ -33,6 +33,11 @@ def test_a_file_is_read_up_to_the_limit(tmp_path: Path) -> None:
         safe_files.read_file(tmp_path / "file", 7)
 
 
+@pytest.mark.parametrize("count", [0, 1, 127, 128, 300])
+def test_many_paths_have_their_results_in_order(count: int) -> None:
+    assert safe_files.for_each([Path(str(n)) for n in range(count)], lambda path: int(path.name)) == list(range(count))
+
+
 def test_a_file_that_is_not_finished_does_not_appear(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"old")
     with pytest.raises(KeyboardInterrupt), safe_files.written_whole(tmp_path / "file") as file:
