@@ -31,12 +31,12 @@ from benchmarks.verify.oracle import OracleSession, optimizer_of
 from models import building, specs
 from models.building import Model, ordered
 from models.outside_code import UnusableModelError
-from variable_mgr.expected import Compute, Computed, Steps, Values, relative_error
+from variable_mgr.expected import DECAY, Compute, Computed, Steps, Values, relative_error
 from variable_mgr.place import HOST
 
 STEPS = 3  # momentum acts from the second on; staging computes with changed weights in the third
 IMAGES_PER_TOWER = 2
-_OBJECTIVE = objectives.Objective(loss=objectives.cross_entropy, weight_decay=1e-4)
+_OBJECTIVE = objectives.Objective(loss=objectives.cross_entropy, weight_decay=DECAY)
 # A change is at least this share of the largest change of its kind, and of the value: some gradients are zero but for
 # rounding, such as that of a bias before batch normalisation, and float32 keeps few digits of a smaller change.
 _OF_LARGEST_CHANGE, _OF_VALUE = 1e-3, 2.0**-13

@@ -138,6 +138,8 @@ def test_the_newest_whole_checkpoint_is_used_and_a_named_one_must_be_whole(
         assert finished.status == 0, finished
         assert "model.ckpt-4 is damaged" in finished.stderr and "model.ckpt-2 is used instead" in finished.stderr
     assert records()[-1]["measurement"]["steps_before"] == 2
+    facts = checkpoint_files.read_checkpoint(tmp_path / "ck").facts
+    assert (facts["steps"], facts["images"], facts["ends_at_step"]) == (4, 16, 4)
     os.truncate(tmp_path / "ck" / "model.ckpt-2.index", 0)
     named = run_bench(*SMALL, "--num_batches=1", "--initial_weights=ck/model.ckpt-2")
     assert (named.status, "model.ckpt-2 is damaged" in named.stderr) == (5, True), named

@@ -116,8 +116,8 @@ def assert_equal(found: Values, wanted: Values) -> None:
 
 
 FORMS = [
-    *map(Setting, IN_ONE_PROCESS),
     Setting("parameter_server", Modifiers(staged_vars=True)),
+    *map(Setting, IN_ONE_PROCESS),
     Setting("parameter_server", Modifiers(fc_model_parallel=True), towers=3),
     Setting("parameter_server", Modifiers(asynchronous=True)),
     Setting("replicated", Modifiers(relaxed_consistency=True, gradient_repacking=2)),

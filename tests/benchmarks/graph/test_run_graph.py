@@ -39,6 +39,29 @@ def test_a_flag_decides_whether_batch_normalisation_is_fused(words: list[str], k
         assert sum(operation.type == "FusedBatchNormV3" for operation in built_in.get_operations()) == kernels
 
 
+_WORKERS = ("--worker_hosts=h0:1,h1:1", "--job_name=worker", "--task_index=0")
+
+
+@pytest.mark.parametrize(
+    ("words", "sent"),
+    [
+        (("--num_gpus=2",), None),
+        ((*_WORKERS, "--variable_update=collective_all_reduce"), None),
+        (
+            (*_WORKERS, "--ps_hosts=h0:2", "--variable_update=parameter_server"),
+            {"ps 0 -> worker 0", "ps 0 -> worker 1"},
+        ),
+    ],
+    ids=["one process", "workers", "with a server"],
+)
+def test_inference_has_no_gradients_and_sends_only_weights(words: tuple[str, ...], sent: set[str] | None) -> None:
+    chosen = resolve("--device=cpu", "--model=mlp", "--forward_only", *words)
+    with tf.Graph().as_default():
+        placement = run_graph.build(chosen, run_graph.plan_devices(chosen)).placement
+    assert placement["gradient_bytes_per_device"] == {} and placement["aggregations"] == []
+    assert placement["sent_per_step"] == {} if sent is None else set(placement["sent_per_step"]["links"]) == sent
+
+
 @pytest.mark.parametrize(("towers", "passes"), [(1, []), (2, ["pruning", "remap"])])
 def test_the_graph_is_optimised_once(towers: int, passes: list[str]) -> None:
     chosen = resolve("--device=cpu", "--model=trivial", f"--num_gpus={towers}")

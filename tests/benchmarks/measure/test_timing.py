@@ -34,6 +34,7 @@ def test_only_the_step_is_timed() -> None:
     run_phase(clock.step(seconds=0.25, loss=3.0), 4, phase, after_step=[dawdle])
     assert phase.step_seconds == [0.25] * 4
     assert phase.losses == [3.0] * 4
+    assert phase.ended_at == [100.25, 150.5, 200.75, 251.0]
     assert phase.observed == {"input_wait_seconds": [0.125] * 4}
 
 

@@ -84,8 +84,9 @@ def test_all_towers_leave_out_the_updates_that_overflow_in_one(manager: str, opt
     assert weights[2:] == pytest.approx(mean, rel=1e-6)
 
 
-def test_the_scale_grows_after_good_steps() -> None:
-    weights, scales = _train(LossScaling(4.0, 2), [1.0], 6)
+@pytest.mark.parametrize("images", [[1.0], [1.0, 1.0]])
+def test_the_scale_grows_after_good_steps(images: list[float]) -> None:
+    weights, scales = _train(LossScaling(4.0, 2), images, 6)
     assert scales == [4.0, 4.0, 8.0, 8.0, 16.0, 16.0]
     assert weights == pytest.approx(_plain(1.0, 6))
 
@@ -96,10 +97,17 @@ def test_every_update_rule_can_be_guarded(optimizer: str) -> None:
     assert weights == pytest.approx(_train(None, [1.0], 4, optimizer=optimizer)[0], rel=1e-6)
 
 
-def test_a_scale_of_one_is_not_the_end() -> None:
-    """What still overflows then must not look like steps that were taken."""
-    weights, scales = _train(LossScaling(1.0, 1000), [2.0**127, 2.0**127], 3)
-    assert scales == [1.0, 0.5, 0.25] and weights[0] == 3.0
+@pytest.mark.parametrize(
+    ("image", "every", "scales"),
+    [
+        (2.0**127, 1000, [1.0, 0.5, 0.25]),  # what still overflows at 1 must not look like steps that were taken
+        (np.inf, 1000, [2.0**-23, 2.0**-24, 2.0**-24]),
+        (1.0, 1, [2.0**31, 2.0**32, 2.0**32]),
+    ],
+)
+def test_a_scale_has_limits_and_one_is_none(image: float, every: int, scales: list[float]) -> None:
+    weights, found = _train(LossScaling(scales[0], every), [image, image], 3)
+    assert found == scales and (weights[0] == 3.0) == (image > 1.0)
 
 
 @pytest.mark.parametrize("number", [1.0, np.nan, np.inf])

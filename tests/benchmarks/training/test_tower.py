@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
+
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -55,3 +59,29 @@ def test_towers_wait_for_input_from_the_first_request_to_the_last_batch() -> Non
         ]
         loop = training_step._loop(UpdateOp(tf.no_op()), scores, inputs, Observed())
         assert session.run([loop.observed["input_wait_seconds"], loop.loss]) == [7.0, 3.0]
+
+
+def test_a_tower_has_not_waited_for_a_batch_that_came_before_the_update() -> None:
+    def update() -> np.float32:
+        time.sleep(0.2)
+        return np.float32(0.0)
+
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        begun = tf.timestamp()
+        with tf.control_dependencies([begun]):
+            updated = UpdateOp(tf.numpy_function(update, [], tf.float32).op)
+        staged = TowerInput(tf.zeros([]), tf.zeros([]), stage=tf.no_op(), arrived=begun + 0.1)
+        loop = training_step._loop(updated, [objectives.Score(tf.constant(1.0), Observed())], [staged], Observed())
+        assert session.run(loop.observed["input_wait_seconds"]) == 0.0
+
+
+@pytest.mark.parametrize(("alone", "names"), [(True, ["own", "shared"]), (False, ["own"])])
+def test_only_the_leader_initialises_what_is_on_parameter_servers(alone: bool, names: list[str]) -> None:
+    run = []
+    with tf.Graph().as_default():
+        for name, device in (("own", "/job:worker/task:1"), ("shared", "/job:ps/task:0")):
+            with tf.device(device):
+                tf.Variable(0.0, name=name)
+        session = SimpleNamespace(run=lambda operation, **_: run.extend(operation.control_inputs))
+        training_step.Step([], []).initialize(session, alone=alone)
+    assert [each.inputs[0].op.name for each in run] == names

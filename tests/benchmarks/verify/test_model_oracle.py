@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.config import outside_models
+from benchmarks.devices import device_plan
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.training import optimizers
 from benchmarks.verify import cases, model_oracle
 from benchmarks.verify.cases import TOWERS, Case, CaseResult
@@ -82,6 +85,18 @@ def test_managers_do_the_arithmetic_of_three_towers(compare: Compare) -> None:
     )
     for result in compare(*chosen, towers=3):
         assert result.error is not None and result.error < ROUNDING and not result.reason
+
+
+@pytest.mark.parametrize("manager", ["distributed_replicated", "parameter_server"])
+def test_a_worker_with_a_parameter_server_does_the_arithmetic(
+    compare: Compare, monkeypatch: pytest.MonkeyPatch, manager: str
+) -> None:
+    """Both in this process. What several workers add to it, `test_the_arithmetic_across_processes` compares."""
+    plan = device_plan.plan(Devices(num_devices=2), shared_on="cpu")
+    served = dataclasses.replace(plan, place=dataclasses.replace(plan.place, ps=("/cpu:1",)))
+    monkeypatch.setattr(device_plan, "plan", lambda *_, **__: served)
+    (result,) = compare((manager, Modifiers()))
+    assert result.error is not None and result.error < ROUNDING and not result.reason
 
 
 def test_random_numbers_that_no_variable_determines_cannot_be_verified(compare: Compare) -> None:
