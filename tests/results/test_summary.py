@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from results.intervals import Interval
+from results.measurement import Measurement
 from results.record import STEPS_PER_SLICE, Record, Status
 from results.report import headline
 from results.report.anomalies import anomalies, title, warnings_of
@@ -26,6 +27,8 @@ def test_repeats_are_one_row_and_their_rate_is_the_geometric_mean() -> None:
     assert row.rate == pytest.approx(32 / math.sqrt(0.1 * 0.3))
     assert row.status == "2 ok, 1 crash"
     assert row.tflops == pytest.approx(3 * 7.7e9 * row.rate / 1e12)
+    (inference,) = summarize([fake_run(forward_only=True)])
+    assert inference.tflops == pytest.approx(7.7e9 * inference.rate / 1e12)
 
 
 def test_a_rate_lies_in_its_interval_whatever_the_lengths_of_the_repeats() -> None:
@@ -332,10 +335,13 @@ def test_what_differs_is_in_the_table_and_what_does_not_above_it() -> None:
     assert alone.startswith("The run: model resnet50, ") and alone.endswith("precision fp32, data synthetic.")
 
 
-def test_what_is_sent_is_known_of_a_row_whose_first_run_was_killed() -> None:
-    killed = replace(fake_run(status=Status.CRASH, reason="killed"), placement={})
-    table = headline.table(summarize([killed, fake_run(sent=10**6)]))
+def test_what_a_step_sends_and_takes_is_known_of_a_row_whose_first_run_was_killed() -> None:
+    killed = fake_run(status=Status.CRASH, reason="killed")
+    killed = replace(killed, placement={}, measurement=Measurement(images_per_step=None))
+    (row,) = rows = summarize([killed, fake_run(sent=10**6)])
+    table = headline.table(rows)
     assert dict(zip(table.columns, table.rows[0], strict=True))["sent MB"] == "1.00"
+    assert row.step_seconds.value == pytest.approx(0.1)
 
 
 def test_of_many_differing_fields_one_column_has_all() -> None:
