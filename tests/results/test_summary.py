@@ -118,6 +118,8 @@ def test_a_run_that_exceeds_the_data_sheet_has_no_mfu_but_a_reason() -> None:
     at_peak, above = (replace(fake_run(step_seconds=s), environment=of) for s in (0.0145, 0.0144))  # 51.0 and 51.3
     row, impossible = (summarize([run])[0] for run in (at_peak, above))
     assert row.mfu == pytest.approx(1.0, abs=0.001) and impossible.mfu is None
+    table = headline.table([row])
+    assert dict(zip(table.columns, table.rows[0], strict=True))["MFU %"] == "100"
     assert impossible.data_sheet.text.startswith(
         "unknown: 51.3 TFLOP/s are more than the peak (51.0 TFLOP/s, fp32, NVIDIA H100 data sheet): "
     )
@@ -326,6 +328,26 @@ def test_the_terminal_table(everything: list[Record]) -> None:
     assert headline.lines([]) == ["There are no runs."]
 
 
+def test_the_numbers_of_the_table_by_hand() -> None:
+    """Two workers of two devices: three repeats at 512, 640 and 800 images/s, in which one step of 20 takes twice."""
+    usual = [2 / 21 * share for share in (0.8, 1.0, 1.25)]
+    four = [fake_run(step_seconds=[each] * 19 + [2 * each], num_devices=2, num_workers=2) for each in usual]
+    sent = {"sent_per_step": {"total_bytes": 8 * 10**6, "busiest_ps_bytes": 5 * 10**6}}
+    table = headline.table(summarize([fake_run(), *(replace(run, placement=sent) for run in four)]))
+    cells = dict(zip(table.columns, table.rows[1], strict=True))
+    assert {name: float(cells[name].split()[0]) for name in table.numbers[1:] if name != "95 % interval"} == {
+        "images/s": 640,
+        "speed-up": 2,
+        "per device": 160,
+        "efficiency %": 50,
+        "TFLOP/s": pytest.approx(640 * 3 * 7.7e-3, rel=1e-2),
+        "step p50 ms": pytest.approx(2000 / 21, rel=1e-2),
+        "step p99 ms": pytest.approx(2000 / 21 * 1.81, rel=1e-2),
+        "sent MB": 8,
+        "MB/s per ps": 50,
+    }
+
+
 def test_what_differs_is_in_the_table_and_what_does_not_above_it() -> None:
     runs = [fake_run(precision=p, optimizer=o, learning_rate=1e-3) for p in ("fp32", "bf16") for o in ("sgd", "adam")]
     above, names, _, *lines = headline.lines(summarize(runs))
@@ -385,6 +407,9 @@ def test_interleaved_runs_are_a_row_of_their_own() -> None:
     beside = replace(alone, environment={**alone.environment, STEPS_PER_SLICE: 3})
     rows = summarize([alone, beside, alone])
     assert [(len(row.records), row.distinct["steps"]) for row in rows] == [(2, "alone"), (1, "interleaved")]
+    killed = fake_run(status=Status.CRASH)  # which does not say that it was interleaved
+    session = [replace(run, identity=replace(run.identity, session_id="of ab")) for run in (beside, killed)]
+    assert [row.status for row in summarize([alone, *session])] == ["ok", "1 ok, 1 crash"]
 
 
 def test_interleaved_runs_are_not_compared_with_others() -> None:
