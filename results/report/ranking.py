@@ -135,8 +135,7 @@ def paired_rates(one: Row, other: Row) -> list[tuple[float, ...]]:
 
     If one ran first and the other later, a drift of the machine would make all pairs differ alike.
     """
-    in_order = [sorted(row.records, key=operator.attrgetter("ended")) for row in (one, other)]
-    pairs = rounds.pairs(*(RunGroup(title="", records=records) for records in in_order)) or []
+    pairs = rounds.pairs(*(RunGroup(title="", records=row.records) for row in (one, other))) or []
     return list(zip(*pairs, strict=True)) if len(pairs) == len(one.records) == len(other.records) else []
 
 

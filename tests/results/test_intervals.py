@@ -92,7 +92,10 @@ def test_what_blocks_have_in_common_hides_no_difference() -> None:
     fast, slow = [100 * f for f in slowing], [97 * f for f in (1.001, 0.799, 1.302, 0.9)]
     assert slower_than_best([fast, slow]) == [1]
     assert slower_than_best([slow, fast, fast]) == [0]
-    assert slower_than_best([fast[:2], slow[:2]]) == [], "two blocks show no spread"
+    assert slower_than_best([fast[:2], [0.97 * rate for rate in fast[:2]]]) == [], "two blocks show no spread"
+    # By a t test of four blocks with t = 4.5: 3.18 is enough for 95 %, and 5.84 for 99 %.
+    swinging = [rate * math.exp(swing - 0.03) for rate, swing in zip(fast, (0.0115, -0.0115) * 2, strict=True)]
+    assert slower_than_best([fast, swinging]) == [], "the test is repeated, so 95 % is not enough"
     assert slower_than_best([fast, [*slow, 1000.0]]) == [1], "a block that only one has is ignored"
     assert slower_than_best([fast, [97.0, 104.0, 99.0, 101.0]]) == []
 
