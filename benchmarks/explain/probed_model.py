@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.config.outside_models import Facts, digest_of, is_code, outside_spec
-from benchmarks.machine.provenance import RECORDED_VARIABLES
+from benchmarks.machine.provenance import is_recorded
 from benchmarks.training import flop_count, model_facts
 from models import building, from_keras, outside_functions
 from models.applications import APPLICATION
@@ -272,6 +272,6 @@ def _sources(name: str, modules: set[str]) -> dict[str, str]:
         is_own = module == defining or not ({*_INSTALLED} & {*path.parts} or path.is_relative_to(standard))
         if path.is_file() and is_own:
             named = {variable.decode() for variable in _VARIABLE.findall(path.read_bytes())}
-            named = {name for name in named - RECORDED_VARIABLES if not _OF_A_PROCESS.fullmatch(name)}
+            named = {name for name in named if not is_recorded(name) and not _OF_A_PROCESS.fullmatch(name)}
             found |= {str(path), *(f"${variable}" for variable in named)}
     return {source: digest_of(source) or "" for source in found}

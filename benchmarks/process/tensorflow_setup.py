@@ -137,10 +137,17 @@ class Runtime:
 
 
 def prepare(runtime: Runtime) -> None:
-    """Sets the environment variables that TensorFlow, Keras and CUDA read when they are imported."""
+    """Sets the environment variables that TensorFlow, Keras and CUDA read when they are imported.
+
+    Raises:
+        UsageError: TensorFlow has been imported.
+    """
     devices = runtime.devices
     if "tensorflow" in sys.modules:
-        raise RuntimeError("The environment must be prepared before TensorFlow is imported.")
+        raise UsageError(
+            "TensorFlow was imported before its environment was set, as by %run in a notebook or a sitecustomize.py: "
+            "start run_bench.py as a process of its own (!python run_bench.py ...), in which nothing else imports it."
+        )
     # TensorFlow prints the placement to stdout, and at its lowest log level to stderr once more.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", _QUIET[devices.device])
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

@@ -45,11 +45,14 @@ _FOR_ONEDNN |= {"amx_tile", "amx_int8", "amx_bf16", "amx_fp16"}
 _SWITCHES = {"1": True, "true": True, "0": False, "false": False}  # TensorFlow's variables, in any case
 # Variables by which a graph is computed otherwise than flags say: their values, on which devices, and the effect.
 _ROUNDING, _ROUNDS = ("bf16", "f16", "tf32", "any"), "oneDNN may round factors, as with tf32"
+_AMP = "only NVIDIA's builds of TensorFlow read it, and --precision=fp16 is mixed precision in every build"
 _OVERRULING = (
     ("ONEDNN_DEFAULT_FPMATH_MODE", _ROUNDING, "cpu", _ROUNDS),
     ("DNNL_DEFAULT_FPMATH_MODE", _ROUNDING, "cpu", _ROUNDS),
     ("TF_SET_ONEDNN_FPMATH_MODE", _ROUNDING, "cpu", _ROUNDS),
     ("TF_DETERMINISTIC_OPS", ("1", "true"), "", "kernels are those of --deterministic"),
+    ("TF_ENABLE_AUTO_MIXED_PRECISION", ("1", "true"), "", _AMP),
+    ("TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE", ("1", "true"), "", _AMP),
     ("CUDA_LAUNCH_BLOCKING", ("1",), "gpu", "each kernel is awaited, so that steps take longer"),
 )
 # TensorFlow's variables of what these flags set.

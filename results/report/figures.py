@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+import matplotlib.style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import AutoLocator, FuncFormatter, LogLocator, NullFormatter
@@ -32,13 +32,12 @@ _PANEL_INCHES, _HALF_INCHES = 5.6, 4.6
 # An interval that reaches farther than so many times the largest number is cut, and its bound is written.
 _FARTHEST = 4
 _FEW_TIMES = 5  # from one end of a logarithmic axis to the other: then its ticks are those of a linear one
+# Over matplotlib's defaults: a matplotlibrc may ask for LaTeX, or for what hides the lines.
 STYLE = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
     "legend.framealpha": 0.0,
-    "legend.fontsize": 10,
-    "font.size": 10,
     "axes.titlesize": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -92,7 +91,7 @@ def drawn(plots: Iterable[Plot], rows: Sequence[Row], folder: Path) -> Iterator[
     Raises:
         OSError: a file cannot be written.
     """
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.style.context(STYLE, after_reset=True):
         for plot in plots:
             if (figure := plot.draw(rows)) is not None:
                 yield plot, save(figure, folder / plot.name)

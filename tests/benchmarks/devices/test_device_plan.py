@@ -171,7 +171,7 @@ def test_hardware_is_described_without_the_host(monkeypatch: pytest.MonkeyPatch)
 def test_the_environment_must_be_prepared_first(monkeypatch: pytest.MonkeyPatch) -> None:
     import tensorflow  # noqa: F401 - it is too late once this has run
 
-    with pytest.raises(RuntimeError, match="before TensorFlow"):
+    with pytest.raises(UsageError, match="before its environment was set.* process of its own"):
         tensorflow_setup.prepare(Runtime())
 
 

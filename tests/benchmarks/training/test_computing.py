@@ -37,6 +37,7 @@ def cpu(monkeypatch: pytest.MonkeyPatch) -> Cpu:
         ("TF_SET_ONEDNN_FPMATH_MODE", "bf16", True, False),
         ("TF_DETERMINISTIC_OPS", "1", True, True),
         ("TF_DETERMINISTIC_OPS", "0", False, False),
+        ("TF_ENABLE_AUTO_MIXED_PRECISION", "1", True, True),
         ("CUDA_LAUNCH_BLOCKING", "1", False, True),
         ("TF_NUM_INTRAOP_THREADS", "1", True, True),
         ("TF_NUM_INTEROP_THREADS", "2", True, True),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-import matplotlib
+import matplotlib.style
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,7 +26,7 @@ RATES = {"trivial": 120_000.0, "resnet152": 3.0}
 
 def panels(plot: figures.Plot, records: Sequence[Record]) -> list[Axes]:
     """Draws a plot and returns its visible panels."""
-    with matplotlib.rc_context(figures.STYLE):
+    with matplotlib.style.context(figures.STYLE, after_reset=True):
         figure = plot.draw(summarize(records))
     assert figure is not None
     return [axis for axis in figure.axes if axis.get_visible()]
@@ -302,6 +302,13 @@ def test_a_figure_is_saved_dark_on_white_and_takes_the_pages_colours_on_a_page(t
     assert on_disk.startswith("<?xml") and ElementTree.fromstring(on_disk)[0].attrib["fill"] == "white"
     assert "some text" in on_disk and figures.INK in on_disk and "currentColor" not in on_disk
     assert on_page.startswith("<svg") and "currentColor" in on_page and figures.INK not in on_page
+
+
+def test_a_matplotlibrc_changes_no_plot(scaled: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = [svg for _, svg in figures.drawn(PLOTS, summarize(scaled), tmp_path)]
+    for name, value in {"text.usetex": True, "font.size": 40, "savefig.transparent": True}.items():
+        monkeypatch.setitem(matplotlib.rcParams, name, value)
+    assert [svg for _, svg in figures.drawn(PLOTS, summarize(scaled), tmp_path)] == usual != []
 
 
 @pytest.mark.parametrize("name", ["sent", "time", "real_over_synthetic"])

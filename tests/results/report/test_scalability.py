@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import matplotlib
+import matplotlib.style
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -209,7 +209,7 @@ def test_odd_records_cost_no_other_curve() -> None:
 
 def test_the_plot_has_points_a_curve_a_band_and_a_dashed_prediction() -> None:
     (plot,) = [plot for plot in PLOTS if plot.name == "scaling"]
-    with matplotlib.rc_context(figures.STYLE):
+    with matplotlib.style.context(figures.STYLE, after_reset=True):
         figure = plot.draw(
             summarize([*repeated(1, 2, 4), *repeated(1, 2, 4, variable_update="independent", sigma=0.0)])
         )
