@@ -142,11 +142,7 @@ def lines(
 
 
 def _limits(topology: Inventory, software: Mapping[str, Any]) -> list[Judgement]:
-    capabilities = {gpu.name: gpu.compute_capability for gpu in topology.gpus}
-    of_each = (
-        gpu_support.judge(capabilities, topology.cuda_version, software, xla="jit", precision=precision)
-        for precision in ("tf32", "bf16")
-    )
+    of_each = (gpu_support.judge(topology, software, xla="jit", precision=name) for name in ("tf32", "bf16"))
     return sorted(dict.fromkeys(itertools.chain(*of_each)), key=lambda limit: not limit.is_fatal)
 
 

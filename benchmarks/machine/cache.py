@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 import os
 from collections.abc import Mapping
@@ -46,7 +45,7 @@ class CacheFile:
         return Path(caches) / "cnn_bench" / self.name
 
     def saved(self, key: str, of: type[T]) -> T | None:
-        """Returns an entry, whose fields and `time_utc` are those of a type; None if it is missing or damaged."""
+        """Returns an entry, whose fields are those of a type; None if it is missing or damaged."""
         entry = self._entries().get(key)
         try:
             return None if entry is None else msgspec.convert(entry, of)
@@ -59,7 +58,6 @@ class CacheFile:
 
         The file is replaced as a whole, with what other processes have added meanwhile.
         """
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         target = self.path()
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +65,7 @@ class CacheFile:
                 entries = self._entries()
                 entries.pop(key, None)
                 if entry is not None:
-                    entries[key] = {**entry, "time_utc": now}
+                    entries[key] = dict(entry)
                 content = {"format_version": 1, "entries": entries}
                 store.replace(target, json.dumps(strict(content), indent=1, allow_nan=False) + "\n")
         except OSError as error:

@@ -7,6 +7,7 @@ import importlib.metadata
 import re
 from collections.abc import Mapping
 
+from benchmarks.machine.hardware import Inventory
 from benchmarks.machine.provenance import installed
 
 Version = tuple[int, ...]
@@ -113,23 +114,18 @@ class Judgement:
     is_fatal: bool
 
 
-def judge(
-    gpus: Mapping[str, str | None], driver_cuda: str | None, software: Mapping[str, str | None], **asked: str
-) -> list[Judgement]:
+def judge(inventory: Inventory, software: Mapping[str, str | None], **asked: str) -> list[Judgement]:
     """Returns what cannot be done with these GPUs, what is fatal first. Of what is unknown (None) nothing is said.
 
-    Args:
-        gpus: the compute capability, such as `9.0`, by the GPU's name.
-        driver_cuda: the newest CUDA that the driver supports, such as `12.8`.
-        software: as `provenance.describe_software` returns it.
-        asked: values of flags, such as `xla`.
+    `software` is that of `provenance.describe_software`, and `asked` are values of flags, such as `xla`.
     """
+    gpus = {gpu.name: gpu.compute_capability for gpu in inventory.gpus}
     differ = f"The GPUs differ ({', '.join(gpus)}): a step of all ends with the slowest one. --gpus chooses equal ones."
     judgements = [Judgement(differ, is_fatal=False)] if len(gpus) > 1 else []
     for name, capability in gpus.items():
         versions = {
             "capability": capability,
-            "driver_cuda": driver_cuda,
+            "driver_cuda": inventory.cuda_version,
             "cudnn": software["cudnn_version"],
             "tensorflow": software["tensorflow_version"],
         }

@@ -36,16 +36,11 @@ def read_gpu_links(
     opened = nvml.opened(environment, driver)
     gpus = opened.gpus
     ends = [list(_nvlink_ends(gpu, root / "sys/bus/pci/devices")) for gpu in gpus]
-    return Inventory(
-        gpus=tuple(hardware.describe_gpu(gpu, root) for gpu in gpus),
-        connections={
-            (one, other): _connection(gpus[one], gpus[other], ends[one], ends[other])
-            for one, other in itertools.combinations(range(len(gpus)), 2)
-        },
-        driver_version=opened.version,
-        cuda_version=opened.cuda_version,
-        problem=opened.problem,
-    )
+    connections = {
+        (one, other): _connection(gpus[one], gpus[other], ends[one], ends[other])
+        for one, other in itertools.combinations(range(len(gpus)), 2)
+    }
+    return dataclasses.replace(hardware.inventory_of(opened, root), connections=connections)
 
 
 def _nvlink_ends(gpu: DriverGpu, devices: Path) -> Iterator[str]:

@@ -123,8 +123,12 @@ class Inventory:
 
 def gpu_inventory(environment: Mapping[str, str] = os.environ) -> Inventory:
     """Asks the NVIDIA driver; a machine without one has no GPUs."""
-    driver = nvml.opened(environment)
-    gpus = tuple(describe_gpu(gpu) for gpu in driver.gpus)
+    return inventory_of(nvml.opened(environment))
+
+
+def inventory_of(driver: nvml.Driver, root: Path = Path("/")) -> Inventory:
+    """Describes the GPUs of an open driver, without what connects them; `root` holds `sys`."""
+    gpus = tuple(_describe_gpu(gpu, root) for gpu in driver.gpus)
     return Inventory(gpus, driver.version, driver.cuda_version, problem=driver.problem)
 
 
@@ -133,8 +137,7 @@ def count_gpus() -> int:
     return len(gpu_inventory().gpus)
 
 
-def describe_gpu(gpu: nvml.DriverGpu, root: Path = Path("/")) -> Gpu:
-    """Describes one GPU of the driver; `root` holds `sys`."""
+def _describe_gpu(gpu: nvml.DriverGpu, root: Path) -> Gpu:
     part = gpu if gpu.instance is None else dataclasses.replace(gpu, handle=gpu.instance)
     memory = part.ask("nvmlDeviceGetMemoryInfo")  # memory that is shared with the host has no size of its own
     name = gpu.ask("nvmlDeviceGetName") or "unknown GPU"

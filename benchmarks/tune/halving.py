@@ -92,8 +92,7 @@ class Row:
 
     Attributes:
         arguments: the flags in which it differs from the other candidates.
-        images_per_sec: over all devices; None if it has no rate.
-        low: of the 95 % interval, up to `high`, see `interval_of`; both None if there are too few steps.
+        images_per_sec: over all devices, see `interval_of`; None if it has no rate.
         steps: measured steps behind the rate, in `runs` runs.
         reason: why it has no rate, why a later run failed, or why it is rejected.
         is_taken: whether it is the choice: the default (the first candidate), unless another is clearly faster.
@@ -103,9 +102,7 @@ class Row:
     """
 
     arguments: list[str] = dataclasses.field(default_factory=list)
-    images_per_sec: float | None = None
-    low: float | None = None
-    high: float | None = None
+    images_per_sec: Interval | None = None
     steps: int = 0
     runs: int = 0
     reason: str = ""
@@ -113,12 +110,6 @@ class Row:
     is_close: bool = False
     is_repeated: bool = False
     is_default: bool = False
-
-    @property
-    def measured(self) -> Interval:
-        """Images per second, if it has a rate."""
-        assert self.images_per_sec is not None, "it has a rate"
-        return Interval.of(self.images_per_sec, self.low, self.high)
 
 
 def interval_of(runs: Sequence[Outcome], between: float = LEAST_SPREAD, degrees: int = 0) -> Interval:
@@ -186,13 +177,7 @@ class Halving:
         valid, default = [candidate for candidate in ranked if candidate.is_valid], self.candidates[0]
         rivals = [each for each in valid if self._is_faster(each, default)] if default.is_valid else valid
         taken = rivals[0] if rivals else default
-        rows = []
-        for candidate in ranked:
-            is_rival = taken.is_valid and candidate.is_valid and candidate is not taken
-            is_apart = is_rival and (self._is_faster(taken, candidate) or self._is_faster(candidate, taken))
-            is_taken, is_close = candidate is taken and taken.is_valid, is_rival and not is_apart
-            rows.append((candidate, dataclasses.replace(self._row(candidate), is_taken=is_taken, is_close=is_close)))
-        return rows
+        return [(candidate, self._row(candidate, taken)) for candidate in ranked]
 
     def _finalists(self, remaining: Sequence[Candidate]) -> list[Candidate]:
         """Returns the fastest two, and the default, which the winner must beat, unless clearly slower than the best."""
@@ -232,18 +217,18 @@ class Halving:
         between = between_runs(_rates([*each.runs, *each.repeats]) for each in self.candidates)
         return interval_of(candidate.counted, *between)
 
-    def _row(self, candidate: Candidate) -> Row:
+    def _row(self, candidate: Candidate, taken: Candidate) -> Row:
         runs = candidate.counted
-        interval = self._interval(candidate) if runs else None
-        low, high = interval.bounds if interval else (None, None)
+        is_rival = taken.is_valid and candidate.is_valid and candidate is not taken
+        is_apart = is_rival and (self._is_faster(taken, candidate) or self._is_faster(candidate, taken))
         return Row(
             arguments=run_flags.words(candidate.choice),
-            images_per_sec=interval.value if interval else None,
-            low=low,
-            high=high,
+            images_per_sec=self._interval(candidate) if runs else None,
             steps=sum(len(run.step_seconds) for run in runs),
             runs=len(runs),
             reason=candidate.reason or ("" if runs else NOT_RUN),
+            is_taken=candidate is taken and taken.is_valid,
+            is_close=is_rival and not is_apart,
             is_repeated=candidate.is_repeated,
             is_default=candidate is self.candidates[0],
         )

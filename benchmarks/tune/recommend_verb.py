@@ -16,7 +16,6 @@ from benchmarks.config.verb import Verb
 from benchmarks.console import in_words, say, warn
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.machine import gpu_topology
-from benchmarks.machine.cache import CacheFile
 from benchmarks.machine.hardware import count_gpus
 from benchmarks.option import Flag, Groups, only
 from benchmarks.process.signals import until_stopped
@@ -34,11 +33,10 @@ from benchmarks.tune.search import (
     default_budget,
     estimate_run_seconds,
     runs_of,
+    unrun,
 )
 from results import store, text
-from results.record import key_of
 from results.text import counted
-from results.version import SUITE_VERSION
 
 # For these flags, `auto` asks to vary them; for other flags it is a value.
 _VARIED_IF_AUTO = ("batch_size", "data_format")
@@ -46,18 +44,7 @@ _VARIED_IF_AUTO = ("batch_size", "data_format")
 _OTHER_GROUPS = ("Several processes", "How long", "Output", "Checkpoints", "Evaluation", "Summaries and profiles")
 _NOT_ASKED = ("check_precision", "log_device_placement", "print_training_accuracy")
 _FLAGFILE = "recommended.flags"
-_OWN = ("budget_seconds", "fresh", "dry_run", "output_dir", "output_format")
-
-
-CACHE = CacheFile("recommendations.json", "recommendations")
-
-
-@dataclasses.dataclass(frozen=True)
-class _Remembered:
-    """An answer, and when it was found (UTC)."""
-
-    time_utc: str
-    answer: Answer
+_OWN = ("budget_seconds", "dry_run", "output_dir", "output_format")
 
 
 def plan_search(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> RecommendPlan:
@@ -84,52 +71,32 @@ def plan_search(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Rec
         usual=usual,
         stages=stages,
         budget_seconds=values["budget_seconds"] or default_budget(usual, stages),
-        fresh=bool(values["fresh"]),
         output_dir=values["output_dir"] or DEFAULT_OUTPUT_DIR,
         output_format=values["output_format"] or "text",
     )
 
 
 def run_recommend(plan: RecommendPlan, command: Sequence[str], count_gpus: Callable[[], int]) -> ExitStatus:
-    """Finds the best settings, by runs or in the cache, and prints them.
+    """Finds the best settings and prints them.
 
     Raises:
         UsageError: the results directory cannot be written.
     """
-    warn(*plan.usual.notices)
     provenance = new_session(command, on_gpus=plan.usual.devices.on_gpu)
-    question = {
-        "budget_seconds": plan.budget_seconds,
-        "fixed": plan.fixed,
-        "usual": plan.usual.to_dict(),
-        "stages": [dataclasses.asdict(stage) for stage in plan.stages],
-    }
-    identity = provenance.identity({})
-    key = f"{identity.hardware_key} {identity.software_key} {key_of({**question, 'suite': SUITE_VERSION})}"
-    if not plan.fresh and (held := CACHE.saved(key, _Remembered)):
-        _print(plan, held.answer, held.time_utc)
-        return ExitStatus.OK
-    runs, each = runs_of(plan.stages), estimate_run_seconds(plan.usual)
-    what = f"about {counted(runs, 'run')} of {in_words(each)}: {in_words(runs * each)} by a rough estimate"
-    warn(f"The search needs {what}. It ends after {in_words(plan.budget_seconds)} (--budget_seconds).")
     finder = Finder(plan, CellRunner(output_dir=plan.output_dir, provenance=provenance), count_gpus)
     status = until_stopped(finder.run_stages)
     answer = finder.answer(is_complete=status is ExitStatus.OK)
     if status is ExitStatus.OK and answer.best is None:
         status = ExitStatus.RUN_FAILED
-    if status is ExitStatus.OK:
-        CACHE.put(key, {"answer": answer.to_dict()})  # before it is printed, which may fail
     _print(plan, answer)
     return status
 
 
-def _print(plan: RecommendPlan, answer: Answer, remembered_utc: str | None = None) -> None:
-    """Prints an answer; `remembered_utc` is the time at which a cached one was found."""
+def _print(plan: RecommendPlan, answer: Answer) -> None:
     by_topology = _by_topology(plan.usual.devices)
     flagfile = _write_flagfile(plan.output_dir, answer.arguments) if answer.is_complete and answer.best else None
     if plan.output_format == "json":
-        about = {"remembered_utc": remembered_utc, "by_topology": by_topology, "flagfile": flagfile}
-        say(json.dumps({**answer.to_dict(), **about}))
+        say(json.dumps({**answer.to_dict(), "by_topology": by_topology, "flagfile": flagfile}))
         return
     for table in answer.tables:
         say(*_table_lines(table), "")
@@ -138,8 +105,6 @@ def _print(plan: RecommendPlan, answer: Answer, remembered_utc: str | None = Non
         say(by_topology)
     if flagfile:
         say(f"The same flags: run_bench.py --flagfile={shlex.quote(flagfile)}")
-    if remembered_utc:
-        say(f"Remembered from {remembered_utc} ({CACHE.path()}); --fresh searches again.")
 
 
 def _table_lines(table: StageTable) -> Iterator[str]:
@@ -149,8 +114,7 @@ def _table_lines(table: StageTable) -> Iterator[str]:
     cells = []
     for number, row in enumerate(table.rows, start=1):
         rank = ">" if row.is_taken else "-" if row.reason else "~" if row.is_close else str(number)
-        rate = "" if row.images_per_sec is None else row.measured.rounded()
-        interval = row.measured.range() if rate else ""
+        rate, interval = (each.rounded(), each.range()) if (each := row.images_per_sec) else ("", "")
         steps = f"{row.steps} in {counted(row.runs, 'run')}" if row.runs else ""
         cells.append([rank, rate, interval, steps, " ".join(row.arguments) or "as given", row.reason])
     columns = ("", "images/s", "95 % interval", "steps", "settings", "")
@@ -163,11 +127,11 @@ def _conclusion(answer: Answer) -> Iterator[str]:
     best = answer.best
     if not answer.is_complete:
         yield "Interrupted; the best so far:" if best else "Interrupted: there is no answer yet."
-    if best is None:
+    if best is None or best.images_per_sec is None:
         yield "" if not answer.is_complete else "There is no answer: the tables give the reasons."
         return
-    interval = f" ({span})" if (span := best.measured.range()) else ""
-    rate = f"{best.measured.rounded()} images/s on {counted(answer.devices, 'device')}{interval}"
+    interval = f" ({span})" if (span := best.images_per_sec.range()) else ""
+    rate = f"{best.images_per_sec.rounded()} images/s on {counted(answer.devices, 'device')}{interval}"
     yield f"Best: {rate}, found in {in_words(answer.seconds)}:"
     yield from ("", command_line(answer.arguments), "")
     if not (best.is_repeated or best.is_default):
@@ -194,41 +158,30 @@ def _by_topology(devices: Devices) -> str | None:
 
 def _plan_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
     plan = plan_search(given.values, count_gpus)
+    warn(*plan.usual.notices)
+    runs, each = runs_of(plan.stages), estimate_run_seconds(plan.usual)
+    what = f"about {counted(runs, 'run')} of {in_words(each)}: {in_words(runs * each)} by a rough estimate"
+    warn(f"The search needs {what}. It ends after {in_words(plan.budget_seconds)} (--budget_seconds).")
     if not given.values["dry_run"]:
         return run_recommend(plan, command, count_gpus)
-    stages = list(_stages_of(plan))
-    say(*([json.dumps({"stages": stages})] if plan.output_format == "json" else _candidate_lines(plan, stages)))
+    tables = list(_tables_without_runs(plan))
+    if plan.output_format == "json":
+        say(json.dumps({"tables": [dataclasses.asdict(table) for table in tables]}))
+    else:
+        say(*(line for table in tables for line in (*_table_lines(table), "")))
     return ExitStatus.OK
 
 
-def _stages_of(plan: RecommendPlan) -> Iterator[dict[str, Any]]:
-    """Yields each stage with its candidates on top of the defaults, as JSON can hold it."""
+def _tables_without_runs(plan: RecommendPlan) -> Iterator[StageTable]:
+    """Yields each stage with its candidates on top of the defaults."""
     chosen: search_stages.Texts = {}
     for stage in plan.stages:
-        cells = search_stages.cells(stage, plan.fixed, chosen, count_gpus)
+        candidates = search_stages.cells(stage, plan.fixed, chosen, count_gpus)
         if stage.title == search_stages.MANAGERS:
             chosen = stage.choices[-1]  # it reduces gradients, as the next stage needs it
-        if len(cells) > 1 or stage.title == search_stages.MANAGERS:
-            yield {
-                "title": stage.title,
-                "devices": 1 if stage.on_one_device else plan.usual.devices.num_devices,
-                "candidates": [
-                    {"arguments": run_flags.words(choice), "reason": cell.why_not or ""} for choice, cell in cells
-                ],
-            }
-
-
-def _candidate_lines(plan: RecommendPlan, stages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for number, stage in enumerate(stages, start=1):
-        yield f"{number}. {stage['title']}, on {counted(stage['devices'], 'device')}:"
-        for candidate in stage["candidates"]:
-            reason = f"   cannot run: {candidate['reason']}" if candidate["reason"] else ""
-            yield f"     {' '.join(candidate['arguments']) or 'as given'}{reason}"
-    number = sum(not candidate["reason"] for stage in stages for candidate in stage["candidates"])
-    yield (
-        f"{counted(number, 'candidate')}, in at most {in_words(plan.budget_seconds)} (--budget_seconds). The "
-        "best of a stage is in all candidates of the next."
-    )
+        if len(candidates) > 1 or stage.title == search_stages.MANAGERS:
+            rows = [unrun(*candidate) for candidate in candidates]
+            yield StageTable(title=stage.title, devices=stage.devices, rows=rows)
 
 
 RECOMMEND_FLAGS: Groups = {
@@ -240,7 +193,6 @@ RECOMMEND_FLAGS: Groups = {
             default="what the search needs, by an estimate",
             above=0,
         ),
-        Flag("fresh", bool, "search again, even if the answer is in the cache"),
         Flag("dry_run", bool, "print the candidates and stop"),
         Flag(
             "output_dir",

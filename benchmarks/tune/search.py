@@ -20,7 +20,7 @@ from benchmarks.sweep.progress import estimate_seconds
 from benchmarks.tune.halving import NOT_RUN, Candidate, Halving, Outcome, Row, runs_needed
 from benchmarks.tune.search_stages import MANAGERS, SearchStage, Texts, cells
 from results.quality import OTHERS_SHARE
-from results.record import Record, Status
+from results.record import Record, Status, strict
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.text import counted, rounded
 
@@ -39,7 +39,7 @@ _LONGEST_REASON = 200
 # XLA on an H200).
 _COMPARED_STEPS, _FEWEST_COMPARED = 10, 5
 _FACTOR, _LEAST_FALL = 2.0, 0.05
-_REJECTED, _CANNOT_RUN = "rejected: ", "cannot run: "
+_REJECTED = "rejected: "
 # The default budget is the estimate, which is rough, times this.
 _LEEWAY = 1.5
 DEFAULT_OUTPUT_DIR = "out/recommend"
@@ -47,16 +47,12 @@ DEFAULT_OUTPUT_DIR = "out/recommend"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecommendPlan:
-    """What `recommend` searches: `fixed` are the user's flags, `usual` is the configuration that they give.
-
-    `fresh` ignores a cached answer.
-    """
+    """What `recommend` searches: `fixed` are the user's flags, `usual` is the configuration that they give."""
 
     fixed: Texts
     usual: Config
     stages: Sequence[SearchStage]
     budget_seconds: float
-    fresh: bool = False
     output_dir: str = DEFAULT_OUTPUT_DIR
     output_format: str = "text"
 
@@ -106,7 +102,12 @@ class Answer:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the answer as a JSON object, with the command of the best run."""
-        return {"command": command_line(self.arguments), **dataclasses.asdict(self)}
+        return dict(strict({"command": command_line(self.arguments), **dataclasses.asdict(self)}))
+
+
+def unrun(choice: Texts, cell: Cell) -> Row:
+    """Returns the row of a candidate that has not run, with the reason."""
+    return Row(arguments=run_flags.words(choice), reason=f"cannot run: {cell.why_not}" if cell.why_not else NOT_RUN)
 
 
 def command_line(arguments: Sequence[str]) -> str:
@@ -200,22 +201,13 @@ class Finder:
     def _close(self, stage: SearchStage, halving: Halving, impossible: Sequence[Candidate]) -> None:
         """Adds the table of a stage, and chooses its best candidate."""
         ranked = halving.rows()
-        refused = [
-            Row(arguments=run_flags.words(candidate.choice), reason=f"{_CANNOT_RUN}{candidate.cell.why_not}")
-            for candidate in impossible
-        ]
-        self._tables.append(
-            StageTable(
-                title=stage.title,
-                devices=1 if stage.on_one_device else self._plan.usual.devices.num_devices,
-                rows=[*(row for _, row in ranked), *refused],
-            )
-        )
+        rows = [*(row for _, row in ranked), *(unrun(candidate.choice, candidate.cell) for candidate in impossible)]
+        self._tables.append(StageTable(title=stage.title, devices=stage.devices, rows=rows))
         for candidate, row in ranked:
             if row.is_taken:
                 self._chosen |= candidate.choice
                 if row.images_per_sec:
-                    self._step_seconds = _config(candidate).batch_global / row.images_per_sec
+                    self._step_seconds = _config(candidate).batch_global / row.images_per_sec.value
 
     def _run(self, candidate: Candidate, steps: int) -> Outcome | None:
         limit = min(self._limit_seconds, self._stage_end - time.monotonic())
@@ -274,7 +266,7 @@ class Finder:
         if used is not None and used > OTHERS_SHARE * cores:
             yield (
                 f"Other processes used {used:.1f} of {counted(cores, 'core')} directly before the search, which may "
-                "have affected the result: search again on an idle machine, with --fresh."
+                "have affected the result: search again on an idle machine."
             )
 
 

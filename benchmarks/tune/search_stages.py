@@ -27,24 +27,15 @@ Texts = Mapping[str, str]
 MANAGERS = "variable manager"  # the title of their stage
 _BATCH_FACTORS = (1, 2, 4, 0.5)
 _REPACKINGS = ("0", "2", "8")  # NCCL's default is none of them
-# Other flags that set the same.
-_ALIASES: Mapping[str, tuple[str, ...]] = {
-    "all_reduce_spec": ("use_nccl",),
-    "precision": ("use_fp16",),
-    "gradient_repacking": ("agg_small_grads_max_bytes",),
-}
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchStage:
-    """A stage: its `choices` are flags that are added to the fixed and the chosen ones; the first is the default.
-
-    `on_one_device`: of several.
-    """
+    """A stage: its `choices` are flags that are added to the fixed and the chosen ones; the first is the default."""
 
     title: str
     choices: list[Texts]
-    on_one_device: bool
+    devices: int
 
     @property
     def is_measured(self) -> bool:
@@ -68,82 +59,61 @@ def stages(fixed: Texts, usual: Config) -> list[SearchStage]:
 
     `fixed` are the user's flags, which are not varied; `usual` is the configuration that they give.
     """
-    workload, count, on_gpu = usual.workload, usual.devices.num_devices, usual.devices.on_gpu
-    forward_only = workload.forward_only
+    workload, count = usual.workload, usual.devices.num_devices
     batches = dict.fromkeys(str(max(1, int(factor * workload.batch_per_device))) for factor in _BATCH_FACTORS)
-    repackings = _axis("gradient_repacking", _REPACKINGS if count > 1 and not forward_only else (), fixed)
-    as_products = any(getattr(usual.computing, flag) for flag in AS_MATMUL)
-    managers = _managers(count, usual.variables.shared_on, forward_only=forward_only)
-    on_one = {
-        **({} if on_gpu else {"kernels of the CPU": _kernels(fixed)}),
-        **_computing(fixed, usual, as_products=as_products),
-        "batch size": _axis("batch_size", batches, fixed),
-    }
+    repackings = _REPACKINGS if count > 1 and not workload.forward_only else ()
+    on_one = {**_computing(fixed, usual), "batch size": _product(batch_size=batches)}
     on_all = {
-        MANAGERS: _agreeing(managers, fixed),
-        "gradient repacking": [{}, *filter(None, repackings)],
-        **({} if on_gpu else {"threads of the CPU": _agreeing(_threads(count), fixed)}),
+        MANAGERS: _managers(count, usual.variables.shared_on, forward_only=workload.forward_only),
+        "gradient repacking": [{}, *_product(gradient_repacking=repackings)],
+        **({} if usual.devices.on_gpu else {"threads of the CPU": _threads(count)}),
     }
     return [
-        *(SearchStage(title, choices, on_one_device=count > 1) for title, choices in on_one.items()),
-        *(SearchStage(title, choices, on_one_device=False) for title, choices in on_all.items()),
+        *(SearchStage(title, _agreeing(choices, fixed), devices=1) for title, choices in on_one.items()),
+        *(SearchStage(title, _agreeing(choices, fixed), devices=count) for title, choices in on_all.items()),
     ]
 
 
 def cells(stage: SearchStage, fixed: Texts, chosen: Texts, count_gpus: Callable[[], int]) -> list[tuple[Texts, Cell]]:
     """Returns the different choices of a stage, each with its cell; an impossible cell has the reason."""
-    alone = {"num_gpus": "1"} if stage.on_one_device else {}
-    merged = [{**fixed, **alone, **chosen, **choice} for choice in stage.choices]
+    devices = {"num_gpus": str(stage.devices)} if "num_gpus" in fixed else {}
+    merged = [{**fixed, **devices, **chosen, **choice} for choice in stage.choices]
     resolved = grid.cells([{name: [value] for name, value in flags.items()} for flags in merged], count_gpus)
     return [(choice, cell) for choice, cell in zip(stage.choices, resolved, strict=True) if not cell.same_as_before]
 
 
-def is_fixed(name: str, fixed: Texts) -> bool:
-    """Returns whether the user's flags set this one, by its name or as an alias does."""
-    return any(flag in fixed for flag in (name, *_ALIASES.get(name, ())))
-
-
-def _axis(name: str, values: Iterable[str], fixed: Texts) -> list[Texts]:
-    return [{name: value} for value in values if not is_fixed(name, fixed)] or [{}]
-
-
 def _agreeing(choices: Iterable[Texts], fixed: Texts) -> list[Texts]:
-    return [
-        {name: value for name, value in choice.items() if not is_fixed(name, fixed)}
-        for choice in choices
-        if all(fixed.get(name, value) == value for name, value in choice.items())
-    ] or [{}]
+    """Returns the different choices that do not contradict the fixed flags, without these."""
+    agreeing = [choice for choice in choices if all(fixed.get(name, value) == value for name, value in choice.items())]
+    free = [{name: value for name, value in choice.items() if name not in fixed} for choice in agreeing]
+    return [choice for number, choice in enumerate(free) if choice not in free[:number]] or [{}]
 
 
-def _kernels(fixed: Texts) -> list[Texts]:
-    usual = computing.onednn_mode(os.environ)
-    return [{}, *({"onednn": mode} for mode in ("on", "off") if mode != usual and not is_fixed("onednn", fixed))]
-
-
-def _computing(fixed: Texts, usual: Config, *, as_products: bool) -> dict[str, list[Texts]]:
+def _computing(fixed: Texts, usual: Config) -> dict[str, list[Texts]]:
     """Returns the choices of how a device computes, by the stage that tries them."""
-    workload = usual.workload
+    workload, names = usual.workload, precisions_to_try(usual)
     layouts = sorted(("NHWC", "NCHW"), key=lambda layout: layout != workload.data_format)
-    if as_products:
+    if any(getattr(usual.computing, flag) for flag in AS_MATMUL):
         layouts = ["NHWC"]  # which products need
-    layout_and_xla = [_axis("data_format", layouts, fixed), _axis("xla", ("off", "jit"), fixed)]
-    names = precisions_to_try(usual)
-    precisions = _axis("precision", names if len(names) > 1 else (), fixed)
+    layout_and_xla = {"data_format": layouts, "xla": ("off", "jit")}
+    precision = {"precision": names} if len(names) > 1 else {}
     if usual.devices.on_gpu:
-        return {"layout, precision and compilation": _product(*layout_and_xla, precisions)}
+        return {"layout, precision and compilation": _product(**layout_and_xla, **precision)}
     flags = as_matmul_of(specs.find_model(workload.model), forward_only=workload.forward_only)
     if "data_format" in fixed and workload.data_format == "NCHW":
         flags = ()
-    products = _product(*(_axis(flag, ("false", "true"), fixed) for flag in flags))
+    other_kernels = [mode for mode in ("on", "off") if mode != computing.onednn_mode(os.environ)]
     return {
-        "precision": precisions,
-        "layout and compilation": _product(*layout_and_xla),
-        "convolutions as products": products,
+        "kernels of the CPU": [{}, *_product(onednn=other_kernels)],
+        "precision": _product(**precision),
+        "layout and compilation": _product(**layout_and_xla),
+        "convolutions as products": _product(**dict.fromkeys(flags, ("false", "true"))),
     }
 
 
-def _product(*axes: Iterable[Texts]) -> list[Texts]:
-    return [dict(itertools.chain(*(choice.items() for choice in choices))) for choices in itertools.product(*axes)]
+def _product(**values: Iterable[str]) -> list[Texts]:
+    """Returns all combinations of the values of flags."""
+    return [dict(zip(values, choice, strict=True)) for choice in itertools.product(*values.values())]
 
 
 def _managers(num_devices: int, shared_on: str, *, forward_only: bool) -> list[Texts]:

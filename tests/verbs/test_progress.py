@@ -35,7 +35,7 @@ COMMANDS = [
         ("input", *RUN[:2], "--model=alexnet", "--batch_size=2", "--data_dir=IMAGENET", "--stage_seconds=0.05"),
         "Measuring the input's stages: 1 of 35",
     ),
-    (("recommend", *ON_CPU, "--model=mlp", "--fresh"), "Trying as given, up to "),
+    (("recommend", *ON_CPU, "--model=mlp"), "Trying as given, up to "),
     (("doctor", "--device=cpu", "--model=mlp"), "Compute: mlp, 100 images on 1 device"),
     (
         ("ab", "--base_command=sh a", "--candidate_command=sh b", *RUN, "--max_repeats=6"),

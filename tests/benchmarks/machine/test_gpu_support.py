@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.machine import gpu_support
+from benchmarks.machine.hardware import Gpu, Inventory
 
 V100, T4, A100, H100, B200, RTX5090 = "7.0", "7.5", "8.0", "9.0", "10.0", "12.0"
 OLD, NEW = "9.10.2.21", "9.28.0.42"  # cuDNN
@@ -43,7 +44,8 @@ def test_what_has_no_code_for_a_gpu_is_a_sentence(
     is_fatal: bool | None,
 ) -> None:
     software = {"cudnn_version": cudnn, "tensorflow_version": tensorflow}
-    found = gpu_support.judge({"Card": capability}, driver_cuda, software, **asked)
+    gpus = Inventory((Gpu("Card", 2**30, capability),), cuda_version=driver_cuda)
+    found = gpu_support.judge(gpus, software, **asked)
     if problem is None:
         assert found == []
         return
@@ -53,5 +55,6 @@ def test_what_has_no_code_for_a_gpu_is_a_sentence(
 
 def test_gpus_that_differ_are_named() -> None:
     software = {"cudnn_version": OLD, "tensorflow_version": "2.21.0"}
-    (found,) = gpu_support.judge({"NVIDIA A100": A100, "NVIDIA DGX Display": T4}, "12.8", software)
+    gpus = Gpu("NVIDIA A100", 2**30, A100), Gpu("NVIDIA DGX Display", 2**30, T4)
+    (found,) = gpu_support.judge(Inventory(gpus, cuda_version="12.8"), software)
     assert "differ (NVIDIA A100, NVIDIA DGX Display)" in found.sentence and not found.is_fatal

@@ -29,7 +29,7 @@ def test_a_slice_of_a_gpu_has_not_the_name_of_the_whole(
 ) -> None:
     driver = Machine([Card(name, instances_gib=(5,) * mig_mode[0])])
     monkeypatch.setattr(driver, "nvmlDeviceGetMigMode", lambda gpu: mig_mode, raising=False)
-    (gpu,) = map(hardware.describe_gpu, nvml.opened({}, driver).gpus)
+    (gpu,) = hardware.inventory_of(nvml.opened({}, driver)).gpus
     assert (gpu.name, gpu.is_divided) == (called, bool(mig_mode[0]))
 
 
