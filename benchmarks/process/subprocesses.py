@@ -165,7 +165,7 @@ def captured(words: Sequence[str], timeout_seconds: float, **how: Any) -> tuple[
         return ended, output.read()
 
 
-def replace_by(words: Sequence[str]) -> NoReturn:
+def replace_by(words: list[str]) -> NoReturn:
     """Replaces this process by a program with arguments. Raises OSError, with its name, if it cannot be started."""
     try:
         os.execv(words[0], words)
