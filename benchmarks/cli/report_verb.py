@@ -24,7 +24,7 @@ from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean, w
 from benchmarks.microbench import allreduce_verb
 from benchmarks.option import Flag, only
 from benchmarks.outside_text import shortened
-from benchmarks.process.subprocesses import RUN_BENCH
+from benchmarks.process.subprocesses import RUN_BENCH, replace_by
 from benchmarks.run import run_verb
 from benchmarks.trackers import handover, tracker_list
 from results.exchange.formats import FORMATS, TABLES
@@ -185,7 +185,7 @@ def rerun(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     if values["dry_run"]:
         return ExitStatus.OK
     sys.stdout.flush()
-    os.execv(command[0], command)  # signals reach the run itself, and its status is ours
+    replace_by(command)  # signals reach the run itself, and its status is ours
 
 
 def _repeated(command: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from benchmarks.console import progress, warn
 from benchmarks.errors import stopped
@@ -163,6 +163,14 @@ def captured(words: Sequence[str], timeout_seconds: float, **how: Any) -> tuple[
         (ended,) = supervise(command, timeout_seconds=timeout_seconds)
         output.seek(0)
         return ended, output.read()
+
+
+def replace_by(words: list[str]) -> NoReturn:
+    """Replaces this process by a program with arguments. Raises OSError, with its name, if it cannot be started."""
+    try:
+        os.execv(words[0], words)
+    except OSError as error:  # Python does not name the program
+        raise OSError(error.errno, error.strerror, words[0]) from error
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ import dataclasses
 import datetime
 import functools
 import math
-import os
 import shutil
 import subprocess
 import sys
@@ -93,8 +92,7 @@ def launch_cluster(
             _require_no_addresses(values)
             if config.output.trackers and saves_record:
                 return _run_and_send(config.output, command)
-            words = _in_private_network(command)
-            os.execv(words[0], words)
+            subprocesses.replace_by(_in_private_network(command))
         warn(f"--noprivate_network: {private_network.OPEN_PORTS}")
     if not cluster.local and shutil.which("ssh") is None:
         raise UsageError(

@@ -580,7 +580,7 @@ def test_a_path_that_nobody_can_look_at_is_told(tmp_path: Path) -> None:
         (["train/a/images/1.jpg"], "train", "train"),
         (["train/a/1.jpg", "test/a/1.jpg"], "", "validation"),
         (["train/a/1.jpg", "val/a/1.jpg"], "train", "validation"),
-        (["Train/a/1.jpg"], "", "train"),
+        (["training_set/a/1.jpg"], "", "train"),
         (["a/1.jpg"], "", "validation"),
     ],
 )
