@@ -55,6 +55,7 @@ def test_steps_are_fixed_after_the_warm_up_by_its_median(
 ) -> None:
     log, display = _measure(words, at_least_seconds, step_seconds)
     assert len(log.measured.step_seconds) == steps
+    assert len(log.first.step_seconds) == 1 and len(log.warmup.step_seconds) == (1 if "limit" in words else 4)
     assert log.numbers.peak_host_memory_bytes, "of the steps, not of what follows them"
     lines = capsys.readouterr().out.splitlines()
     assert [line.startswith("Measuring ") for line in lines].count(True) == (at_least_seconds is not None)
