@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -60,6 +61,16 @@ def by_numpy(pixels: Pixels, weights: list[np.ndarray]) -> dict[str, Any]:
     }
 
 
+def with_state() -> building.Model:
+    """A perceptron, with what would change its result if it were training."""
+    with building.stateless_building(seed=1):
+        images = keras.Input((28, 28, 1))
+        x = keras.layers.BatchNormalization(epsilon=0.0, center=False, scale=False)(images)
+        x = keras.layers.Dense(100, activation="relu", name="hidden")(keras.layers.Flatten()(x))
+        x = keras.layers.Dropout(0.5)(x)
+        return building.adapt(keras.Model(images, keras.layers.Dense(10, name="logits")(x)))
+
+
 @pytest.mark.parametrize("images", [23, 24, 3])
 @pytest.mark.parametrize("towers", [1, 2, 3])
 def test_the_result_is_that_of_numpy_over_all_images_once(
@@ -68,11 +79,12 @@ def test_the_result_is_that_of_numpy_over_all_images_once(
     pixels, names = digits(images), [f"/cpu:{tower}" for tower in range(towers)]
     weights = [RANDOM.normal(0, 0.05, shape).astype(np.float32) for shape in ((784, 100), (100,), (100, 10), (10,))]
     with tf.Graph().as_default():
-        mlp = specs.find_model("mlp")
-        model = building.build(mlp, data_format="NHWC", num_classes=10, seed=1)
+        mlp, model, values = specs.find_model("mlp"), with_state(), iter(weights)
         variables = {
-            variable.name: [tf.Variable(part) for part in np.split(value, 2, axis=-1)]
-            for variable, value in zip(model.variables, weights, strict=True)
+            variable.name: [tf.Variable(part) for part in np.split(next(values), 2, axis=-1)]
+            if variable.kind == "weight"
+            else [tf.Variable(variable.initial_value())]
+            for variable in model.variables
         }
         read = spec(batch_per_device=BATCH, image_size=28, channels=1, num_classes=10)
         given = input_pipeline.build(mlp, read, names, OPTIONS, pixels, once=True)
