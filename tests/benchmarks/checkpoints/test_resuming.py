@@ -16,9 +16,12 @@ import tensorflow as tf
 
 from benchmarks.checkpoints import checkpoint_files, resuming, saving
 from benchmarks.cluster import restarts
+from benchmarks.cluster.member import Alone
 from benchmarks.data.sources.safe_files import only_writer
+from benchmarks.errors import UsageError
 from benchmarks.graph import run_graph
 from benchmarks.graph.epochs import Epochs
+from benchmarks.measure.display import Display
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Records, RunBench, wait_until
 from tests.support.images import to_folder
 from tests.support.rotation import rotating
@@ -222,6 +225,24 @@ def test_a_checkpoint_follows_so_many_steps_or_seconds_and_the_last_step(
         found += [step] * callback.is_due(step, last=False)
     assert found + [15] * callback.is_due(15, last=True) == saved_at
     assert not callback.is_due(15, last=True), "it is saved"
+
+
+@pytest.mark.parametrize(("words", "fits"), [((), True), (("--batch_size=2",), False)])
+def test_what_was_in_flight_fits_a_graph_that_is_built_alike(
+    tmp_path: Path, words: tuple[str, ...], fits: bool
+) -> None:
+    before, now = (resolve(*SMALL, f"--train_dir={tmp_path}", *more) for more in ((), words))
+    facts = {**resuming.checkpoint_facts(before), "images": 8, "images_per_epoch": 4, "ends_at_step": 2}
+    checkpoint_files.write(tmp_path, 2, {"weight": np.zeros(1), "in_flight/x": np.zeros(1)}, facts, keep=0)
+    earlier = resuming.find_earlier(now, Alone(), Display())
+    assert (earlier.steps, earlier.images, earlier.epochs) == (2, 8, 2.0)
+    assert {*earlier.values} == ({"weight", "in_flight/x"} if fits else {"weight"})
+
+
+def test_workers_that_see_different_checkpoints_are_named(tmp_path: Path) -> None:
+    team: Any = SimpleNamespace(meet=lambda *_: {"worker 0": None, "worker 1": 3})
+    with pytest.raises(UsageError, match=r"different checkpoints \(worker 0 none, worker 1 step 3\)"):
+        resuming.find_earlier(resolve(*SMALL, f"--train_dir={tmp_path}"), team, Display())
 
 
 @pytest.mark.parametrize(
