@@ -119,6 +119,9 @@ def test_an_aim_that_is_not_reached_is_a_warning_and_a_checkpoint_is_evaluated_a
     trained, alone = records()
     assert any("No evaluation reached --stop_at_top_1_accuracy=1" in warning for warning in trained["warnings"])
     assert alone["measurement"]["evaluations"][0]["images"] == IMAGES
+    assert len(alone["measurement"]["step_seconds"]) == IMAGES // 8 - 1, "full batches, and not the first"
+    during, after = (one["measurement"]["evaluations"][-1] for one in (trained, alone))
+    assert (after["step"], after["epochs"]) == (during["step"], during["epochs"])
     assert alone["config"]["eval_only"] and alone["identity"]["config_key"] != trained["identity"]["config_key"]
     assert "--num_batches=5 has no effect" in evaluated.stderr
     assert f"[{IMAGES} examples]" in evaluated.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,25 @@ def test_unmeasured_steps_count_as_steps_and_what_is_due_follows_them() -> None:
     assert plan.is_enough
     plan.after_run()
     assert note.taken == [3, 6, 0]
+
+
+class TwoWorkers(Alone):
+    """Only the first has something to say."""
+
+    def __init__(self, *, is_leader: bool) -> None:
+        super().__init__()
+        self.is_leader = is_leader
+
+    def meet(self, what: str, message: Any = None, *, patient: bool = False) -> dict[str, Any]:
+        return {"worker 0": message if self.is_leader else True, "worker 1": False}
+
+
+@pytest.mark.parametrize("is_leader", [True, False])
+def test_all_workers_stop_where_the_leader_has_reached_the_aim(is_leader: bool) -> None:
+    note = Every(6)
+    plan = Callbacks(TwoWorkers(is_leader=is_leader), steps=5, callbacks=[note])
+    plan.after_step(Phase())
+    assert plan.is_enough and note.done == ([6] if is_leader else [])
 
 
 def test_a_training_of_epochs_ends_with_its_last_step_unmeasured_ones_included() -> None:

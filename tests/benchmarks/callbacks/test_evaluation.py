@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from benchmarks.callbacks import evaluation as callback
 from benchmarks.callbacks import options
 from benchmarks.callbacks.evaluation import EvaluationCallback, Evaluator, result_of
 from benchmarks.data.options import InputOptions, of_validation
@@ -59,6 +61,16 @@ def by_numpy(pixels: Pixels, weights: list[np.ndarray]) -> dict[str, Any]:
     }
 
 
+def with_state() -> building.Model:
+    """A perceptron, with what would change its result if it were training."""
+    with building.stateless_building(seed=1):
+        images = keras.Input((28, 28, 1))
+        x = keras.layers.BatchNormalization(epsilon=0.0, center=False, scale=False)(images)
+        x = keras.layers.Dense(100, activation="relu", name="hidden")(keras.layers.Flatten()(x))
+        x = keras.layers.Dropout(0.5)(x)
+        return building.adapt(keras.Model(images, keras.layers.Dense(10, name="logits")(x)))
+
+
 @pytest.mark.parametrize("images", [23, 24, 3])
 @pytest.mark.parametrize("towers", [1, 2, 3])
 def test_the_result_is_that_of_numpy_over_all_images_once(
@@ -67,11 +79,12 @@ def test_the_result_is_that_of_numpy_over_all_images_once(
     pixels, names = digits(images), [f"/cpu:{tower}" for tower in range(towers)]
     weights = [RANDOM.normal(0, 0.05, shape).astype(np.float32) for shape in ((784, 100), (100,), (100, 10), (10,))]
     with tf.Graph().as_default():
-        mlp = specs.find_model("mlp")
-        model = building.build(mlp, data_format="NHWC", num_classes=10, seed=1)
+        mlp, model, values = specs.find_model("mlp"), with_state(), iter(weights)
         variables = {
-            variable.name: [tf.Variable(part) for part in np.split(value, 2, axis=-1)]
-            for variable, value in zip(model.variables, weights, strict=True)
+            variable.name: [tf.Variable(part) for part in np.split(next(values), 2, axis=-1)]
+            if variable.kind == "weight"
+            else [tf.Variable(variable.initial_value())]
+            for variable in model.variables
         }
         read = spec(batch_per_device=BATCH, image_size=28, channels=1, num_classes=10)
         given = input_pipeline.build(mlp, read, names, OPTIONS, pixels, once=True)
@@ -167,7 +180,9 @@ def test_an_evaluation_follows_the_step_that_completes_the_epochs(wanted: dict[s
     assert all(evaluation.is_due(steps, last=True) != (steps in due) for steps in range(1, 13)), "the last, once"
 
 
-def test_the_first_evaluation_does_not_time_the_optimisation_of_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_is_timed_without_the_optimisation_of_its_graph_and_ends_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Slow:
         """Takes 100 s in its first step, 1 s in every other one."""
 
@@ -176,18 +191,21 @@ def test_the_first_evaluation_does_not_time_the_optimisation_of_its_graph(monkey
         def steps(self, session: object) -> Iterator[np.ndarray]:
             for _ in range(3):
                 self.now, self.seconds = self.now + self.seconds, 1.0
-                yield np.array([4.0, 0.0, 0.0, 0.0])
+                yield np.array([4.0, 2.0, 0.0, 0.0])
 
         def evaluate(self, session: object) -> dict[str, Any]:
             return result_of(np.sum([*self.steps(session)], axis=0))
 
     evaluator, log = Slow(), RunLog(images_per_step=20, towers=1)
     monkeypatch.setattr(time, "perf_counter", lambda: evaluator.now)
-    config = types.SimpleNamespace(evaluation=options.Evaluation(eval_every_steps=1))
+    monkeypatch.setattr(callback, "process_age_seconds", lambda: 30.0 + evaluator.now)
+    log.observe(startup_seconds=30.0)
+    config = types.SimpleNamespace(evaluation=options.Evaluation(eval_every_steps=1, stop_at_top_1_accuracy=0.5))
     epochs = Epochs(images_per_epoch=50, images_per_step=20)
     display = types.SimpleNamespace(evaluated=lambda result: None)
     run: Any = types.SimpleNamespace(config=config, epochs=epochs, log=log, display=display, session=None)
     evaluation = EvaluationCallback(run, evaluator)  # type: ignore[arg-type]
-    for steps in (1, 2):
-        evaluation.after_step(steps)
+    assert evaluation.after_step(1) and evaluation.after_step(2)
     assert [(each["images"], each["seconds"]) for each in log.numbers.evaluations] == [(12, 3.0)] * 2
+    assert [each["epochs"] for each in log.numbers.evaluations] == [0.4, 0.8]
+    assert log.numbers.seconds_to_accuracy == 103.0, "from the first step to the end of the first that reached it"

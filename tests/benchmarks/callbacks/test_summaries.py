@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import types
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.callbacks.summaries import of_gradients, of_weights
+from benchmarks.callbacks.options import Summaries
+from benchmarks.callbacks.summaries import SummaryCallback, of_gradients, of_weights
+from benchmarks.graph.epochs import Epochs
+from benchmarks.measure.run_log import RunLog
+from benchmarks.measure.timing import Taken
+from benchmarks.training.options import Schedule, Training
 from variable_mgr.manager import TowerUpdate
 
 
@@ -34,3 +42,21 @@ def test_weights_are_whole_and_have_norms() -> None:
         found = values(of_weights({"w": parts}))
     assert (found["weights/w"].histo.num, found["weights/w"].histo.sum) == (4, 5.0)
     assert found["norms/w"].simple_value == pytest.approx(np.linalg.norm([0.0, 2.0, 1.0, 2.0]))
+
+
+def test_numbers_are_the_rate_of_the_step_and_the_images_per_second_since_the_last_ones() -> None:
+    log, epochs = RunLog(images_per_step=20, towers=1), Epochs(images_per_epoch=20, images_per_step=20)
+    training = Training(learning_rate=0.5, schedule=Schedule(initial=0.5, boundaries=(2.0,), rates=(0.5, 0.25)))
+    config = types.SimpleNamespace(summaries=Summaries(summary_verbosity=1), training=training)
+    built = types.SimpleNamespace(manager=types.SimpleNamespace(checkpoint_variables=dict))
+    follower = types.SimpleNamespace(is_leader=False)
+    run: Any = types.SimpleNamespace(config=config, built=built, epochs=epochs, log=log, team=follower, directory=None)
+    summary = SummaryCallback(run)
+    log.warmup.add(Taken(1.0, 4.0))
+    log.measured.add(Taken(3.0, 2.0, observed={"top_1_accuracies": 0.25}))
+    log.latest = log.measured
+    of_step = {"loss": 2.0, "top_1_accuracy": 0.25}
+    assert summary._numbers(2) == {**of_step, "learning_rate": 0.5, "images_per_sec": 20 * 2 / 4}
+    log.measured.add(Taken(5.0, 2.0, observed={"top_1_accuracies": 0.25}))
+    assert summary._numbers(3) == {**of_step, "learning_rate": 0.25, "images_per_sec": 20 / 5}
+    assert summary._numbers(4) == {**of_step, "learning_rate": 0.25}

@@ -8,12 +8,14 @@ import gzip
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
-from benchmarks.tracing import chrome_trace, graph_files
+from benchmarks.graph.epochs import Epochs
+from benchmarks.tracing import chrome_trace, graph_files, options, profiles
 from benchmarks.tracing.profiles import table
 from benchmarks.tracing.step_events import Work
 from tests.benchmarks.tracing.test_chrome_trace import check
@@ -116,6 +118,26 @@ def test_a_profile_has_tensorflows_file_and_a_table(run_bench: RunBench, records
     assert next(float(row["per_step"]) for row in rows if row["type"].endswith("Conv2D")) > 0
     assert "Operations of step 5 to 6:" in run.stdout
     assert f"All {len(rows)} types: out/operations.csv" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("asked", "steps_before", "wanted"),
+    [
+        ((5, 5), 0, [5, 6]),  # the last step is one of those
+        ((2, 6), 6, None),
+        ((2, 7), 6, None),  # step 7 prepares the graph
+        ((2, 8), 6, [8, 9, 10, 11, 12, 13, 14, 15]),
+    ],
+)
+def test_steps_that_an_earlier_run_took_are_not_profiled(
+    tmp_path: Path, asked: tuple[int, int], steps_before: int, wanted: list[int] | None
+) -> None:
+    config = SimpleNamespace(traces=options.Traces(profile_steps=asked))
+    epochs, last_step = Epochs(1, 1, steps_before), steps_before + 5
+    run: Any = SimpleNamespace(config=config, epochs=epochs, last_step=last_step, directory=tmp_path)
+    profiled = profiles.profiled_steps(run)
+    found = profiled and [step for step in range(steps_before + 2, steps_before + 20) if profiled.wants(step)]
+    assert found == wanted
 
 
 def test_a_table_of_launches_alone_is_explained(run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,14 +10,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from benchmarks.checkpoints import checkpoint_files, resuming, saving
 from benchmarks.cluster import restarts
+from benchmarks.cluster.member import Alone
 from benchmarks.data.sources.safe_files import only_writer
+from benchmarks.errors import UsageError
+from benchmarks.graph import run_graph
+from benchmarks.graph.epochs import Epochs
+from benchmarks.measure.display import Display
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Records, RunBench, wait_until
 from tests.support.images import to_folder
 from tests.support.rotation import rotating
+from tests.support.settings import resolve
 
 SMALL = ("--device=cpu", "--model=mlp", "--batch_size=4", "--num_warmup_batches=1")
 
@@ -193,6 +201,70 @@ def test_a_later_checkpoint_makes_up_for_one_that_could_not_be_saved(
     assert "The last checkpoint could not be written to ck" in finished.stderr
     (record,) = records()
     assert (finished.status, record["status"], record["reason"]) == (0, "ok", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "saved_at"),
+    [
+        (("--save_model_steps=4",), [8, 12, 15]),
+        (("--save_model_secs=60",), [10, 15]),
+        (("--save_model_steps=4", "--save_model_secs=60"), [8, 12, 15]),  # 60 s after the last one
+        ((), [15]),
+    ],
+)
+def test_a_checkpoint_follows_so_many_steps_or_seconds_and_the_last_step(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], saved_at: list[int]
+) -> None:
+    """Of a training that continues after step 4, with 10 s per step."""
+    now = 0.0
+    monkeypatch.setattr(saving.time, "monotonic", lambda: now)
+    run: Any = SimpleNamespace(config=resolve(*SMALL, "--train_dir=ck", *words), epochs=Epochs(60_000, 4, 4, 16))
+    callback, found = saving.CheckpointCallback(run, None), []  # type: ignore[arg-type]
+    for step in range(5, 16):
+        now += 10.0
+        found += [step] * callback.is_due(step, last=False)
+    assert found + [15] * callback.is_due(15, last=True) == saved_at
+    assert not callback.is_due(15, last=True), "it is saved"
+
+
+@pytest.mark.parametrize(("words", "fits"), [((), True), (("--batch_size=2",), False)])
+def test_what_was_in_flight_fits_a_graph_that_is_built_alike(
+    tmp_path: Path, words: tuple[str, ...], fits: bool
+) -> None:
+    before, now = (resolve(*SMALL, f"--train_dir={tmp_path}", *more) for more in ((), words))
+    facts = {**resuming.checkpoint_facts(before), "images": 8, "images_per_epoch": 4, "ends_at_step": 2}
+    checkpoint_files.write(tmp_path, 2, {"weight": np.zeros(1), "in_flight/x": np.zeros(1)}, facts, keep=0)
+    earlier = resuming.find_earlier(now, Alone(), Display())
+    assert (earlier.steps, earlier.images, earlier.epochs) == (2, 8, 2.0)
+    assert {*earlier.values} == ({"weight", "in_flight/x"} if fits else {"weight"})
+
+
+def test_workers_that_see_different_checkpoints_are_named(tmp_path: Path) -> None:
+    team: Any = SimpleNamespace(meet=lambda *_: {"worker 0": None, "worker 1": 3})
+    with pytest.raises(UsageError, match=r"different checkpoints \(worker 0 none, worker 1 step 3\)"):
+        resuming.find_earlier(resolve(*SMALL, f"--train_dir={tmp_path}"), team, Display())
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "drawn"),
+    [(("--staged_vars",), "in_flight/stage_0_0", 24), (("--staged_vars",), "hidden/bias", 16), ((), "in_flight/x", 16)],
+)
+def test_images_of_staged_gradients_are_drawn_too(words: tuple[str, ...], name: str, drawn: int) -> None:
+    earlier = resuming.Earlier(2, 16, values={name: np.zeros(1)})
+    assert earlier.images_drawn(resolve(*SMALL, *words).variables.modifiers, 8) == drawn
+
+
+def test_towers_of_another_worker_get_seeds_of_their_own() -> None:
+    words = "--worker_hosts=h0:1,h1:1 --job_name=worker --task_index=1 --variable_update=collective_all_reduce"
+    chosen = resolve(
+        "--device=cpu", "--model=alexnet", "--num_gpus=2", "--batch_size=2", "--train_dir=ck", *words.split()
+    )
+    with tf.Graph().as_default():
+        built = run_graph.build(chosen, run_graph.plan_devices(chosen))
+        values = {variable.name: np.zeros(variable.shape, variable.dtype) for variable in built.model.variables}
+        restored = resuming.restoring(chosen, built, resuming.Earlier(1, 8, values=values))
+    seeds = {int(np.max(value)) for value in restored.values.values() if value.dtype.kind in "iu"}
+    assert seeds == {2, 3}
 
 
 def test_a_disk_without_room_for_a_checkpoint_is_named_before_training(

@@ -181,6 +181,7 @@ def _on_gpus(**devices: Any) -> Runtime:
 
 SHOWN, THREADS = "CUDA_VISIBLE_DEVICES", {"TF_GPU_THREAD_MODE": "theirs", "TF_GPU_THREAD_COUNT": "9"}
 BATCH_NORM = "TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"
+ONEDNN, ROUNDING = "TF_ENABLE_ONEDNN_OPTS", "ONEDNN_DEFAULT_FPMATH_MODE"
 
 
 @pytest.mark.row("S0.10")
@@ -210,6 +211,10 @@ BATCH_NORM = "TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"
         ({BATCH_NORM: "theirs"}, Runtime(devices=Devices(device="gpu"), batchnorm_persistent=True), {BATCH_NORM: "1"}),
         ({BATCH_NORM: "theirs"}, Runtime(devices=Devices(device="gpu"), batchnorm_persistent=False), {BATCH_NORM: "0"}),
         ({"TF_CPP_MIN_LOG_LEVEL": "0"}, Runtime(), {"TF_CPP_MIN_LOG_LEVEL": "0"}),
+        ({ONEDNN: "0", ROUNDING: "ANY"}, Runtime(), {ONEDNN: "0", ROUNDING: "ANY"}),
+        ({ONEDNN: "0"}, Runtime(devices=Devices(onednn="on")), {ONEDNN: "1"}),
+        ({ONEDNN: "1"}, Runtime(devices=Devices(onednn="off")), {ONEDNN: "0"}),
+        ({ROUNDING: "ANY"}, Runtime(fpmath="STRICT"), {ROUNDING: "STRICT"}),
     ],
 )
 def test_the_environment_is_the_users_unless_a_flag_decides(

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.measure.next_setting import to_try
+from results.input_bottleneck import LEAST_REPORTED_WAIT
 from results.record import Record, Status
 from tests.support.records import fake_run
 
@@ -30,7 +31,10 @@ def _run(*chosen: str, gpus: list[str], needed_gib: float = 60, wait: float | No
     [
         (_run(gpus=[H100] * 8), "--num_gpus=8 uses all GPUs (this run used 1 of 8)"),
         (_run(gpus=[H100] * 8, num_devices=4, virtual_gpus=2), "--num_gpus=8 uses all GPUs (this run used 2 of 8)"),
-        (_run(gpus=[H100] * 8, wait=0.4, data_dir="/a b"), "doctor --model=resnet50 '--data_dir=/a b' shows what"),
+        (
+            _run(gpus=[H100] * 8, wait=LEAST_REPORTED_WAIT, data_dir="/a b"),
+            "doctor --model=resnet50 '--data_dir=/a b' shows what",
+        ),
         (_run(gpus=[H100], wait=0.4, data_dir=None), "--precision=bf16 computes in 16 bits"),
         (_run("num_devices", gpus=[H100] * 8), "--precision=bf16 computes in 16 bits on tensor cores"),
         (_run(gpus=[H100] * 2, num_devices=2), "--precision=bf16 computes in 16 bits on tensor cores"),

@@ -63,6 +63,37 @@ def test_a_run_prints_what_its_steps_took_and_lost(fields: dict[str, Any], confi
     assert line in _lines(fields, config)
 
 
+def test_every_line_has_its_own_number() -> None:
+    evaluation = {"step": 4, "epochs": 1.0, "top_1_accuracy": 0.75, "top_5_accuracy": 1.0, "loss": 0.5}
+    measurement = Measurement(
+        images_per_step=8,
+        startup_seconds=3.0,
+        startup_phases_seconds={"Python": 1.0},
+        first_step_seconds=2.0,
+        step_seconds=[0.5] * 40,
+        worker_step_seconds=[[0.5] * 40, [0.25] * 40],
+        input_wait_seconds=[0.05] * 40,
+        top_1_accuracies=[0.5, 0.25],
+        top_5_accuracies=[0.5, 0.75],
+        evaluations=[{**evaluation, "seconds": 2.0, "images": 8}],
+        seconds_to_accuracy=9.0,
+        peak_host_memory_bytes=2 * 10**9,
+    )
+    record = replace(fake_run(), measurement=measurement, derived=derive(measurement, 4, compiled=False))
+    assert result_text.result_lines(record) == [
+        "95 % interval:  16.0 to 16.0 images/s (of this process)",
+        "per device:     4.00 images/s",
+        "step:           500.0 ms median, 500.0 ms at the 99th percentile",
+        "workers:        8.00, 16.00 images/s",
+        "input:          10.0% of the time was spent waiting for images",
+        "accuracy:       0.250 top 1, 0.750 top 5, of the last step's images",
+        "evaluation:     0.7500 top 1, 1.0000 top 5, of 8 images after 4 steps (1 epochs), loss 0.5000, 4 images/s",
+        "to accuracy:    9.0 s from the first step, with everything",
+        "memory:         2.00 GB peak of a process",
+        "start-up:       3.0 s (Python 1.0), then 2.0 s for the first step",
+    ]
+
+
 def test_compiling_is_what_the_first_step_took_longer() -> None:
     fields = {"step_seconds": [0.5] * 3, "first_step_seconds": 8.0}
     assert "compiling:      XLA made the first step 7.5 s longer" in _lines(fields, compiled=True)

@@ -134,5 +134,9 @@ def test_the_dead_children_of_a_process_do_not_hide_what_it_holds(host: Host) ->
     looks = out_of_memory.Looks(7)
     host.process(7, 300, 8)
     assert host.looked(looks, 1).held_bytes == 300 * 1024
+    host.process(7, 200, 8)
+    assert host.looked(looks, 1).held_bytes == 300 * 1024, "the most of late"
+    host.process(7, 300, 8)
+    host.looked(looks, 1)
     host.process(7, None, state="Z (zombie)")
     assert host.looked(looks, 9).held_bytes == 300 * 1024

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import time
 import types
 from typing import Any
 
@@ -54,6 +55,7 @@ def test_steps_are_fixed_after_the_warm_up_by_its_median(
 ) -> None:
     log, display = _measure(words, at_least_seconds, step_seconds)
     assert len(log.measured.step_seconds) == steps
+    assert len(log.first.step_seconds) == 1 and len(log.warmup.step_seconds) == (1 if "limit" in words else 4)
     assert log.numbers.peak_host_memory_bytes, "of the steps, not of what follows them"
     lines = capsys.readouterr().out.splitlines()
     assert [line.startswith("Measuring ") for line in lines].count(True) == (at_least_seconds is not None)
@@ -61,12 +63,26 @@ def test_steps_are_fixed_after_the_warm_up_by_its_median(
         assert lines[0] == f"Measuring {steps} steps: the reason."
 
 
-def test_workers_measure_as_many_steps_as_the_fewest_of_them(capsys: pytest.CaptureFixture[str]) -> None:
-    cluster = ("--local_cluster=worker:2 --job_name=worker --task_index=0 --worker_hosts=a:1,b:1 "
-               "--variable_update=collective_all_reduce")  # fmt: skip
-    log, _ = _measure(cluster, 20.0, 0.1, Others(150))
-    assert len(log.measured.step_seconds) == 150
-    assert capsys.readouterr().out.startswith("Measuring 150 steps: ")
+@pytest.mark.parametrize(
+    ("words", "steps"),
+    [("--variable_update=collective_all_reduce", 150), ("--variable_update=local_sgd --local_sgd_steps=4", 148)],
+)
+def test_workers_measure_as_many_steps_as_the_fewest_of_them(
+    words: str, steps: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = "--local_cluster=worker:2 --job_name=worker --task_index=0 --worker_hosts=a:1,b:1"
+    forgotten: list[int] = []
+    log, _ = _measure(f"{cluster} {words}", 20.0, 0.1, Others(150), forgotten)
+    assert len(log.measured.step_seconds) == steps
+    assert capsys.readouterr().out.startswith(f"Measuring {steps} steps: ")
+    assert forgotten == [0], "what towers took while this worker waited for the others"
+
+
+def test_pauses_are_left_out_of_the_times_that_workers_compare() -> None:
+    begin = time.perf_counter()
+    log, _ = _measure("", None, 0.1, paused_seconds=1000.0)
+    assert log.measured.ended_at == pytest.approx([-1000.0] * 5, abs=1.0)
+    assert log.opened_at == pytest.approx(begin - 1000.0, abs=100.0)
 
 
 def test_one_worker_measures_the_input_while_the_others_wait() -> None:
@@ -94,14 +110,25 @@ def test_workers_with_different_data_are_named(theirs: str, warned: bool) -> Non
 
 
 def _measure(
-    words: str, at_least_seconds: float | None, step_seconds: float, team: Alone | None = None
+    words: str,
+    at_least_seconds: float | None,
+    step_seconds: float,
+    team: Alone | None = None,
+    forgotten: list[int] | None = None,
+    paused_seconds: float = 0.0,
 ) -> tuple[RunLog, Display]:
+    """Measures made-up steps; `forgotten` gets the number of measured ones whenever others are discarded."""
     chosen = resolve("--device=cpu", "--num_gpus=2", *words.split())
     length = dataclasses.replace(chosen.length, at_least_seconds=at_least_seconds)
     chosen = dataclasses.replace(chosen, length=length, reasons={"num_batches": "the reason"})
     # The first step, and one of the warm-up, take longer.
     seconds = itertools.chain([100 * step_seconds, 50 * step_seconds], itertools.repeat(step_seconds))
-    stepper = Stepper(lambda: Taken(next(seconds), 1.0))
     log, display = RunLog(images_per_step=2, towers=2), Display(2, display_every=1000)
-    loop.measure(chosen, Plan(5, 5), stepper, log, display, team or Alone(), Callbacks(team or Alone()))
+    stepper = Stepper(
+        lambda: Taken(next(seconds), 1.0),
+        forget=lambda: forgotten.append(len(log.measured.step_seconds)) if forgotten is not None else None,
+    )
+    callbacks = Callbacks(team or Alone())
+    callbacks.paused_seconds = paused_seconds
+    loop.measure(chosen, Plan(5, 5), stepper, log, display, team or Alone(), callbacks)
     return log, display

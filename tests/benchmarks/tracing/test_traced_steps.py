@@ -53,14 +53,14 @@ class OnOneGpu:
     def run(self, fetches: Any, options: tf.compat.v1.RunOptions, run_metadata: tf.compat.v1.RunMetadata) -> None:
         self.levels.append(options.trace_level)
         node = run_metadata.step_stats.dev_stats.add(device="/device:GPU:0").node_stats.add()
-        node.memory.add(allocator_name="GPU_0_bfc", allocator_bytes_in_use=7)
+        node.memory.add(allocator_name="GPU_0_bfc", allocator_bytes_in_use=9 - 2 * len(self.levels))
 
 
 def test_a_run_on_one_gpu_knows_its_memory_without_tracing_kernels() -> None:
     chosen = resolve("--device=gpu", gpus=1)
     session, log = OnOneGpu(), RunLog(images_per_step=1, towers=1)
     loop: Any = types.SimpleNamespace(loss=None, observed={}, staleness=None, operation=None)
-    built: Any = types.SimpleNamespace(step=types.SimpleNamespace(loops=[loop]))
+    built: Any = types.SimpleNamespace(step=types.SimpleNamespace(loops=[loop, loop]))
     nothing: Any = None
     run = RunSession(
         chosen,
@@ -75,8 +75,8 @@ def test_a_run_on_one_gpu_knows_its_memory_without_tracing_kernels() -> None:
         Alone(),  # type: ignore[arg-type]
     )
     traced_steps.trace(run)
-    assert log.own().peak_gpu_memory_bytes == 7
-    assert session.levels == [tf.compat.v1.RunOptions.SOFTWARE_TRACE]
+    assert log.own().peak_gpu_memory_bytes == 7, "of the first step; the second one had 5 in use"
+    assert session.levels == [tf.compat.v1.RunOptions.SOFTWARE_TRACE] * 2
     assert "measured_per_step" not in log.placement
 
 
