@@ -175,6 +175,7 @@ def test_repeats_are_compared_in_pairs() -> None:
     first, second = summarize([*fast, *slow])
     assert first.measured.low < second.measured.high, "the intervals overlap"
     assert ranking.beats(first, second) and not ranking.beats(second, first)
+    assert ranking.beats(*summarize([*fast[::-1], *slow[::-1]])), "in whatever order a file has them"
     later = at_minutes(slow, range(10, 14))
     first, second = summarize([*fast, *later])
     assert not ranking.beats(first, second), "one ran after the other: a drift would make all pairs differ alike"

@@ -182,6 +182,13 @@ def test_points_above_linear_fit_no_law_and_predict_nothing(second: float) -> No
         assert f"(images/s: 100 with 1, {second * 50:.0f} with 2)" in why
 
 
+def test_a_small_rise_that_no_noise_explains_fits_no_law() -> None:
+    rates = {1: 100.0, 2: 214.0, 4: 428.0}
+    once = [fake_run(rate=rate, num_devices=n) for n, rate in rates.items()]
+    thrice = [fake_run(rate=rate * f, num_devices=n) for n, rate in rates.items() for f in (0.999, 1.0, 1.001)]
+    assert curve_of(once).fit is not None and curve_of(thrice).fit is None
+
+
 def test_what_makes_a_prediction_doubtful_is_a_sentence() -> None:
     jump = [run(n, sigma=0.1 if n > 4 else 0.0, factor=f) for n in (1, 2, 3, 4, 8) for f in (0.999, 1.0, 1.001)]
     assert "times as far from the curve as repeats do" in scalability.verdict(curve_of(jump))[3]
