@@ -60,6 +60,9 @@ def test_the_law_stands_beside_what_a_table_predicts_for_the_same_setting() -> N
     devices = [(row[1], row[2] != "", row[6], row[8]) for row in side.table.rows]
     assert devices == [("4", True, "400", "8 x T4"), ("8", False, "800", "8 x T4"), ("16", False, "1600", "8 x T4")]
     assert [row[4] for row in side.table.rows] == ["985", "1510", "2050"], "320 n / (1 + 0.1 (n - 1)), rounded"
+    workers = [run(2, workers=n) for n in (1, 2, 4)]
+    (side,) = (s for s in side_tables(workers, summarize(workers), tables) if s.name == "law_and_figures")
+    assert [(row[1], row[6]) for row in side.table.rows[:2]] == [("2", "400"), ("4", "800")], "of two devices each"
 
 
 def test_workers_and_devices_of_each_worker_are_different_curves() -> None:
