@@ -40,6 +40,7 @@ NORM, PINNED, NAME = "runtime.batchnorm_persistent", "devices.force_gpu_compatib
         ("", 4, {"devices.num_devices": 1, "workload.model": "resnet50", "length.num_batches": 100}),
         ("--output_dir=", 0, {"output.output_dir": "out"}),
         ("--device=CPU --num_gpus=5", 1, {"devices.device": "cpu", "batch_global": 40, NORM: None}),
+        ("--num_gpus=5 --local_cluster=worker:2 --variable_update=local_sgd", 5, {"batch_global": 640}),
         ("--num_gpus=4 --virtual_gpus=2", 2, {"devices.virtual_gpus": 2}),
         ("--num_gpus=2 --virtual_gpus=auto", 1, {"devices.virtual_gpus": 2}),
         ("--num_gpus=2 --virtual_gpus=auto", 8, {"devices.virtual_gpus": 1}),

@@ -109,14 +109,19 @@ def test_of_runs_those_of_the_model_on_one_device_count_and_first_those_with_the
         fake_run(batch_per_device=64, step_seconds=0.08, xla="off"),
         fake_run(batch_per_device=64, step_seconds=0.04, xla="jit"),
         fake_run(batch_per_device=128, step_seconds=0.064, xla="off"),
-        fake_run(batch_per_device=64, step_seconds=0.001, model="vgg16"),
-        fake_run(batch_per_device=64, step_seconds=0.001, precision="fp16"),
-        fake_run(batch_per_device=64, step_seconds=0.001, forward_only=True),
-        fake_run(batch_per_device=64, step_seconds=0.001, num_devices=2),
-        fake_run(batch_per_device=64, step_seconds=0.001, num_workers=2),
-        fake_run(batch_per_device=64, step_seconds=0.001, status=Status.CRASH, reason="it broke"),
-        fake_run(batch_per_device=64, step_seconds=0.001, device="cpu"),
-        fake_run(batch_per_device=64, step_seconds=0.001, variable_update="keras_fit"),
+        *(
+            fake_run(batch_per_device=64, step_seconds=0.001, xla="off", **other)
+            for other in (
+                {"model": "vgg16"},
+                {"precision": "fp16"},
+                {"forward_only": True},
+                {"num_devices": 2},
+                {"num_workers": 2},
+                {"status": Status.CRASH, "reason": "it broke"},
+                {"device": "cpu"},
+                {"variable_update": "keras_fit"},
+            )
+        ),
     ]
     rate = _balance(Rates(records=records)).images_per_sec
     assert rate == Rate(pytest.approx(1000.0), f"run {wanted.identity.run_id}, batch 64")
