@@ -484,6 +484,15 @@ def test_what_a_run_refused_is_tried_again(sweep: Sweep, runs: Runs, tmp_path: P
     assert [_what(record)[::3] for record in _records(tmp_path)] == [(7, "skipped"), (8, "ok"), (7, "skipped")]
 
 
+def test_a_run_that_was_interrupted_is_tried_again(sweep: Sweep, runs: Runs, tmp_path: Path) -> None:
+    sweep("--batch_size=8")
+    (record,) = _records(tmp_path)
+    (tmp_path / "out" / "results.jsonl").unlink()
+    Store(tmp_path / "out").append(replace(record, status=Status.INTERRUPTED))
+    sweep("--batch_size=8", "--resume")
+    assert runs.started == [8, 8]
+
+
 @pytest.mark.parametrize(
     ("number", "last", "status"),
     [

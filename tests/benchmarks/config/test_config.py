@@ -43,6 +43,7 @@ NORM, PINNED, NAME = "runtime.batchnorm_persistent", "devices.force_gpu_compatib
         ("--num_gpus=5 --local_cluster=worker:2 --variable_update=local_sgd", 5, {"batch_global": 640}),
         ("--num_gpus=4 --virtual_gpus=2", 2, {"devices.virtual_gpus": 2}),
         ("--num_gpus=2 --virtual_gpus=auto", 1, {"devices.virtual_gpus": 2}),
+        ("--num_gpus=3 --virtual_gpus=auto", 2, {"devices.virtual_gpus": 2}),
         ("--num_gpus=2 --virtual_gpus=auto", 8, {"devices.virtual_gpus": 1}),
         ("--num_gpus=2 --virtual_gpus=auto --device=auto", 0, {"devices.device": "cpu"}),
         ("--num_gpus=2 --device=auto", 2, {"devices.device": "gpu"}),
