@@ -159,6 +159,11 @@ class TestCheck:
         assert found.base.name == "kept, 2026-01-01 to 2026-01-10" and "TensorFlow 2.21.0" in found.base.software
         assert found.hardware == "EPYC, 8 cores, 32 GiB"
 
+    def test_the_software_of_baselines_is_that_of_the_last_session(self) -> None:
+        stored = nights(10)
+        stored[-3:] = [replace(one, environment={**one.environment, "tensorflow_version": "3"}) for one in stored[-3:]]
+        assert judged(night(20), stored).base.software.startswith("last TensorFlow 3,")
+
     def test_a_configuration_without_enough_sessions_is_inconclusive(self) -> None:
         found = judged([*night(20), *night(20, model="vgg16")], nights(4))
         few, none = found.findings
