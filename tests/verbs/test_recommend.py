@@ -143,12 +143,6 @@ def test_the_fastest_is_rejected_if_it_trains_wrong(runs: Runs, recommend: Recom
     assert len(reasons) == 2 and all(reason.startswith("rejected: in its first") for reason in reasons)
 
 
-def test_only_runs_on_as_many_devices_must_train_the_same(runs: Runs, recommend: Recommend) -> None:
-    runs.falls = lambda chosen: 0.1 * chosen.devices.num_devices**2
-    answer = recommend("--num_gpus=2")
-    assert not any(row["reason"].startswith("rejected") for table in answer["tables"] for row in table["rows"])
-
-
 def test_another_spelling_of_a_flag_is_not_varied_either() -> None:
     assert search_stages.is_fixed("precision", {"use_fp16": "true"}) and not search_stages.is_fixed("precision", {})
 
