@@ -129,7 +129,7 @@ class Cost:
         """Returns whether the cost can be told from noise."""
         if not self.added.is_known:
             return Significance.UNSURE
-        small = abs(self.added.value) < _LEAST_DIFFERENCE * self.up_to.value and self.part is not Part.FIXED
+        small = abs(self.added.value) < _LEAST_DIFFERENCE * self.up_to.value  # never the fixed cost, which is all
         side = 0 if small else self.added.side_of(0)
         return {1: Significance.COSTS, 0: Significance.NOISE, -1: Significance.SAVES}[side]
 

@@ -190,6 +190,8 @@ def _whole_batch(manager: str) -> Iterator[Case]:
         # Shards and sizes matter only for tensors that are not scalars.
         for spec in entry.reductions or [*ALGORITHMS, "xring#2", "psgpu#3", "pscpu:16:xring"]:
             yield Case(manager, Modifiers(all_reduce_spec=spec), "cpu", WHOLE_BATCH, f"{manager} {spec}")
+        for transfer in ("repacked", "small aggregated"):
+            yield Case(manager, Modifiers(**TRANSFERS[transfer]), "cpu", WHOLE_BATCH, f"{manager} {transfer}")
     elif entry.exchanges_gradients:
         yield Case(manager, Modifiers(), "gpu", WHOLE_BATCH, manager)
     if "fc_model_parallel" in entry.modifiers:

@@ -121,9 +121,9 @@ def test_rounds_alternate_which_side_is_first_and_end_when_all_is_decided(ab: Ab
 
 
 def test_both_sides_keep_their_records_in_one_session(ab: Ab, tmp_path: Path) -> None:
-    ab()
+    (finding,) = ab().findings
     sides = [load(tmp_path / "out" / name / "results.jsonl").records for name in ("base", "candidate")]
-    assert len(sides[0]) == len(sides[1]) >= 5
+    assert finding["base_rounds"] == finding["candidate_rounds"] == len(sides[0]) == len(sides[1]) >= 5
     assert len({record.identity.session_id for records in sides for record in records} - {""}) == 1
     assert len(load(tmp_path / "out" / "warmup" / "base" / "results.jsonl").records) == 1
     assert len(list((tmp_path / "out" / "candidate" / "logs").glob("*.log"))) == len(sides[1])

@@ -259,12 +259,12 @@ def test_what_fails_or_is_wrong_is_a_row_and_a_record_and_never_the_fastest(
 ) -> None:
     report = _report(tmp_path, "--all_reduce_spec=pscpu,psgpu,xring,hierarchical")
     timings = {
-        "pscpu": Timing([0.4] * 3, 1e-7),
+        "pscpu": Timing([0.3, 0.4, 0.5], 1e-7),
         "psgpu": Timing([0.1] * 3, 1e-3),
         "xring": Timing([], None, failure="no such luck"),
         "hierarchical": Timing([], None, failure="failed to allocate", failed_as=Status.OUT_OF_MEMORY),
     }
-    report.add(of_size(4), 2, timings)
+    report.add(of_size(2**30), 2, timings)
     assert report.close() == ExitStatus.RUN_FAILED
     records = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [record["status"] for record in records] == ["ok", "invalid", "crash", "oom"]
@@ -274,7 +274,8 @@ def test_what_fails_or_is_wrong_is_a_row_and_a_record_and_never_the_fastest(
         "failed to allocate",
     ]
     printed = capsys.readouterr()
-    assert "pscpu *" in printed.out
+    (row,) = (line for line in printed.out.splitlines() if "pscpu *" in line)
+    assert row.split()[-5:] == ["400.000", "2.68", "2.68", "1e-07", "ok"], "of the mean time"
     assert (
         "INVALID: The means are wrong" in printed.out
         and "Failed or wrong on these devices: 3 reductions." in printed.err

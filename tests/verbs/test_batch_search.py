@@ -189,6 +189,11 @@ def test_the_host_keeps_a_fifth_of_its_memory_and_a_gpu_a_tenth(
     assert resolved.workload.batch_per_device == images and limit in resolved.notices[-1]
 
 
+def test_a_batch_whose_losses_are_not_finite_fits() -> None:
+    invalid = replace(fake_run(), status=Status.INVALID, reason="Losses are NaN.")
+    assert batch_size._probed(invalid, 8, smallest_that_fits=float("inf")).fits
+
+
 def test_a_process_that_was_killed_did_not_fit_even_if_nothing_did(trials: Trials) -> None:
     trials.otherwise, trials.most = (Status.CRASH, "Ended by signal 9 (Killed)."), 10
     assert _resolve().workload.batch_per_device == 10 // 8 * 8

@@ -169,11 +169,16 @@ def test_mistakes_are_refused(run_bench: RunBench, words: list[str], problem: st
 def test_a_table_can_be_compared_with_in_a_report(run_bench: RunBench, predict: Predict, tmp_path: Path) -> None:
     path = tmp_path / "predicted.csv"
     words = ("--model=trivial", "--hardware=H100", "--variable_update=replicated")
-    rates = [point["images_per_sec"] for point in predict(*words, f"--table={path}")["points"]]
+    points = predict(*words, f"--table={path}")["points"]
+    rates = [point["images_per_sec"] for point in points]
     figures = published.table(str(path)).figures
     assert [(f.devices, f.images_per_sec) for f in figures] == [
         (devices, pytest.approx(rate, rel=1e-5)) for devices, rate in zip((1, 2, 4, 8), rates, strict=True)
     ]
+    for figure, point in zip(figures, points, strict=True):
+        rate = point["images_per_sec"]  # the table has 95 % intervals, wider by 1.96 / 1.645 than these of 90 %
+        ends = [rate * (point[f"images_per_sec_{end}"] / rate) ** (1.96 / 1.645) for end in ("low", "high")]
+        assert [figure.images_per_sec_low, figure.images_per_sec_high] == pytest.approx(ends, rel=1e-5)
     assert figures[-1].variable_update == "replicated nccl small 4194304", "as a run on such a host records it"
     assert figures[-1].gpu == "H100 80GB HBM3"
     nowhere = run_bench("predict", *words, f"--table={tmp_path}/none/predicted.csv")

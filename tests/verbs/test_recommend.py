@@ -140,6 +140,10 @@ def test_the_fastest_is_rejected_if_it_trains_wrong(runs: Runs, recommend: Recom
     assert len(reasons) == 2 and all(reason.startswith("rejected: in its first") for reason in reasons)
 
 
+def test_another_spelling_of_a_flag_is_not_varied_either() -> None:
+    assert search_stages.is_fixed("precision", {"use_fp16": "true"}) and not search_stages.is_fixed("precision", {})
+
+
 def test_the_default_is_rejected_if_it_alone_trains_otherwise(runs: Runs, recommend: Recommend) -> None:
     def is_odd(chosen: Config) -> bool:
         return (chosen.workload.data_format, chosen.computing.xla) == ("NHWC", "off")

@@ -421,11 +421,11 @@ def test_results_that_cannot_be_stored_again_end_a_sweep_with_a_sentence(
 
 @pytest.mark.fault(
     "R6",
-    "sweep --resume where the stored run has another commit, version of the suite or TensorFlow",
+    "sweep --resume where the stored run has another commit, version of the suite or TensorFlow, or machine",
     survives="the run is repeated",
 )
-@pytest.mark.parametrize("field", ["suite_commit", "suite_version", "software_key"])
-def test_records_of_other_software_do_not_count_for_resume(
+@pytest.mark.parametrize("field", ["suite_commit", "suite_version", "software_key", "hardware_key"])
+def test_records_of_other_software_or_machines_do_not_count_for_resume(
     sweep: Sweep, runs: Runs, tmp_path: Path, field: str
 ) -> None:
     sweep("--batch_size=7,8,9")
@@ -438,9 +438,33 @@ def test_records_of_other_software_do_not_count_for_resume(
     runs.started.clear()
     done = sweep("--batch_size=7,8", "--resume")
     assert runs.started == [8]
-    assert "--resume: 1 record of another version of this suite or its packages: run again." in done.stderr
+    warning = "--resume: 1 record of another version of this suite or its packages: run again."
+    assert (warning in done.stderr) == (field != "hardware_key")
     sweep("--batch_size=7,8", "--resume")
     assert runs.started == [8], "the record of this software counts"
+
+
+def test_a_data_set_that_only_a_run_knows_does_not_keep_it_from_counting_for_resume(
+    sweep: Sweep, runs: Runs, tmp_path: Path
+) -> None:
+    sweep("--batch_size=8")
+    (record,) = _records(tmp_path)
+    (tmp_path / "out" / "results.jsonl").unlink()
+    Store(tmp_path / "out").append(replace(record, config={**record.config, "data_set": "4 files"}))
+    sweep("--batch_size=8", "--resume")
+    assert runs.started == [8]
+
+
+def test_what_another_command_stores_meanwhile_is_not_the_record_of_a_run_that_crashed(
+    sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def behave(run: FakeRun) -> Failure:
+        Store(Path(run.flags["output_dir"])).append(fake_run())
+        return Failure(returncode=3)
+
+    monkeypatch.setattr(subprocesses, "supervise", FakeRuns(behave))
+    assert sweep("--batch_size=8").status == ExitStatus.RUN_FAILED
+    assert [str(record.status) for record in _records(tmp_path)] == ["ok", "crash"]
 
 
 def test_a_run_whose_log_cannot_be_kept_still_has_its_reason(sweep: Sweep, runs: Runs, tmp_path: Path) -> None:
@@ -458,6 +482,15 @@ def test_what_a_run_refused_is_tried_again(sweep: Sweep, runs: Runs, tmp_path: P
     for _ in range(2):
         sweep("--batch_size=7,8", "--resume")
     assert [_what(record)[::3] for record in _records(tmp_path)] == [(7, "skipped"), (8, "ok"), (7, "skipped")]
+
+
+def test_a_run_that_was_interrupted_is_tried_again(sweep: Sweep, runs: Runs, tmp_path: Path) -> None:
+    sweep("--batch_size=8")
+    (record,) = _records(tmp_path)
+    (tmp_path / "out" / "results.jsonl").unlink()
+    Store(tmp_path / "out").append(replace(record, status=Status.INTERRUPTED))
+    sweep("--batch_size=8", "--resume")
+    assert runs.started == [8, 8]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def promoted(run_bench: RunBench, keep: Keep, tmp_path: Path) -> Path:
 
 
 def test_baselines_are_promoted_listed_shown_and_pruned(run_bench: RunBench, promoted: Path, keep: Keep) -> None:
-    keep("more.jsonl", [*night(11), *night(11, model="vgg16"), fake_run(status=Status.CRASH)])
+    keep("more.jsonl", [*night(11, 110.0), *night(11, model="vgg16"), fake_run(status=Status.CRASH)])
     done = run_bench("track", "store", "more.jsonl", "past.jsonl", "--where=model=resnet50")
     assert done.status == 0
     assert "stored: resnet50" in done.stdout and "vgg16" not in done.stdout
@@ -36,7 +36,7 @@ def test_baselines_are_promoted_listed_shown_and_pruned(run_bench: RunBench, pro
     (path,) = promoted.glob("*/*.jsonl")
     listed = run_bench("track", "list")
     assert listed.status == 0 and path.parent.name in listed.stdout and path.stem in listed.stdout
-    assert " 11 " in listed.stdout and "2026-01-11 00:00" in listed.stdout
+    assert " 11 " in listed.stdout and "2026-01-11 00:00" in listed.stdout and "110.00" in listed.stdout
     shown = run_bench("track", "history", f"--where=config_key={path.stem}")
     assert shown.status == 0 and shown.stdout.count("2026-01-") == 11 and "2.21.0" in shown.stdout
     pruned = run_bench("track", "prune", "--keep=4")

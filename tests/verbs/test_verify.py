@@ -18,6 +18,7 @@ from variable_mgr.catalog import IN_ONE_PROCESS, MANAGERS
 from variable_mgr.managers.replicated import Replicated
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place, Turn
+from variable_mgr.reductions import wrappers
 from variable_mgr.reductions.algorithm_catalog import ALGORITHMS, Algorithm
 
 
@@ -47,6 +48,18 @@ def test_a_reduction_that_is_a_little_wrong_is_found(
     verdict = _only(monkeypatch, case)
     assert verdict.error is not None
     assert verdict.passed == passes
+
+
+def test_packed_gradients_that_get_a_wrong_shape_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two scalars do not show it."""
+
+    def transposed(packed: Sequence[tf.Tensor], like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return [tf.transpose(tf.reshape(part, part.shape[::-1])) for part in unpack(packed, like)]
+
+    unpack = wrappers.unpack
+    monkeypatch.setattr(wrappers, "unpack", transposed)
+    packed = [case for case in verify.cases() if case.title in ("replicated repacked", "replicated small aggregated")]
+    assert [result.passed for result in comparisons.results(Devices(num_devices=2), packed)] == [False, False]
 
 
 def test_what_cannot_run_is_a_row_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,6 +165,7 @@ def test_replicas_are_reduced_as_the_links_suggest(
         (T4, "--precision=fp16", 256, f"{NVIDIA}V100 16 GB, AMP"),
         (H100, "--model=vgg16", 256, "its activations take 15 of 86 GB; --batch_size=auto finds"),
         (T4, "--model=resnet152", 32, "its activations take 5.6 of 16 GB"),
+        ("A100 and T4", "--model=resnet152 --num_gpus=2", 32, "its activations take 5.6 of 16 GB"),
         (T4, "--model=resnet152 --use_fp16", 64, "its activations take 5.6 of 16 GB"),
         (T4, "--virtual_gpus=2 --num_gpus=2", 32, "its activations take 2.7 of 8 GB"),
         (T4, "--gpu_memory_frac=0.5", 32, "its activations take 2.7 of 8 GB"),

@@ -118,12 +118,19 @@ WITH = {
 }
 
 
-@pytest.mark.parametrize("fact", FACTS)
-def test_a_fact_is_found_on_a_command_line(fact: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("fact", "words"),
+    [
+        *((fact, WITH[fact]) for fact in FACTS),
+        ("@small_images", WITH["@mnist"]),
+        ("@no_resnet", ("--model=resnet20",)),  # for CIFAR
+    ],
+)
+def test_a_fact_is_found_on_a_command_line(fact: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule that no flag can break is added to the table, and is broken where its fact holds."""
     monkeypatch.setattr(config, "RULES", (Excludes(fact, fact, "of the test"),))
     with pytest.raises(UsageError, match="of the test"):
-        resolve(*WITH[fact])
+        resolve(*words)
     with pytest.raises(UsageError) if fact in ("@alone", "@cpu", "@synthetic", "@fp32") else contextlib.nullcontext():
         resolve("--model=resnet50")
 

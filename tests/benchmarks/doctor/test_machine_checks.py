@@ -114,6 +114,12 @@ def test_processes_that_use_most_are_named(machine: Machine) -> None:
     assert _disturbing(seen) == ["CPU used by others"]
 
 
+@pytest.mark.parametrize(("cores", "disturbs"), [(0.09, False), (0.11, True)])
+def test_others_may_use_as_much_as_daemons_need(machine: Machine, cores: float, disturbs: bool) -> None:
+    machine.later["proc/stat"] = _stat(100.0 + SECONDS, busy=cores * SECONDS / CORES)
+    assert (_disturbing(machine.look()) == ["CPU used by others"]) is disturbs
+
+
 def test_what_nobody_owns_up_to_disturbs_too(machine: Machine) -> None:
     machine.later["proc/stat"] = _stat(100.0 + SECONDS, busy=1.0)
     assert "outside this container" in machine.look()["CPU used by others"].advice

@@ -88,6 +88,16 @@ def test_the_same_model_and_gpu_are_preferred_to_the_usual_model_and_a_near_gpu(
     assert known_gpus._nearest_chips("GA10x")[:3] == ["GA10x", "TU10x", "AD10x"]
 
 
+def test_the_rate_to_expect_is_between_the_lowest_and_the_highest_of_several_sources() -> None:
+    gpu = find_gpu("A100")
+    peak = gpu.peak_flops_per_sec("fp16")
+    found = expected_rate(gpu, "resnet50", "fp16", peak_flops_per_sec=peak, flops_per_image=24e9)
+    each = [rate.figure.images_per_sec / rate.figure.devices for rate in published_rates() if rate.gpu.is_like(gpu)]
+    assert found and found.factor > 1
+    for end in (found.value / found.factor, found.value * found.factor):
+        assert min(abs(end / rate - 1) for rate in each) < 1e-9
+
+
 @pytest.mark.parametrize(
     ("name", "made_up"),
     [("H100", "8 H100, NVSwitch"), ("A100", "8 A100, NVSwitch"), ("T4", "8 T4, PCIe"), ("V100", "2 V100, NVLink")],

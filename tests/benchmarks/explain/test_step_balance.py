@@ -81,6 +81,9 @@ def test_rates_that_the_user_gives() -> None:
     assert step.exchange_seconds == pytest.approx(0.015)
     shared = _balance(dataclasses.replace(rates, assumed_mfu=0.2), ON_CPU).images_per_sec
     assert shared and shared.value == pytest.approx(1000.0 / 2)
+    workers = _config("--device=cpu", "--local_cluster=worker:4", "--variable_update=collective_all_reduce")
+    shared = _balance(dataclasses.replace(rates, assumed_mfu=0.2), workers).images_per_sec
+    assert shared and shared.value == pytest.approx(1000.0 / 4), "workers of a host do, too"
     as_published = _balance(dataclasses.replace(rates, assumed_mfu=None, gpu=known_gpus.find_gpu("V100")))
     assert as_published.images_per_sec and "V100 SXM" in as_published.images_per_sec.source
     measured = fake_run(batch_per_device=64, step_seconds=0.064)
@@ -101,22 +104,29 @@ def test_a_step_of_hardly_any_operations_is_not_expected_to_take_no_time() -> No
 def test_of_runs_those_of_the_model_on_one_device_count_and_first_those_with_the_same_xla_and_batch() -> None:
     """The fastest of these has 1000 images/s; the faster ones are something else."""
     wanted = fake_run(batch_per_device=64, step_seconds=0.064, xla="off")
+    fast = fake_run(batch_per_device=64, step_seconds=0.001, xla="off")
     records = [
-        fake_run(batch_per_device=64, step_seconds=0.08, xla="off"),
         wanted,
+        replace(fast, status=Status.INVALID),
+        fake_run(batch_per_device=64, step_seconds=0.08, xla="off"),
         fake_run(batch_per_device=64, step_seconds=0.04, xla="jit"),
         fake_run(batch_per_device=128, step_seconds=0.064, xla="off"),
-        fake_run(batch_per_device=64, step_seconds=0.001, model="vgg16"),
-        fake_run(batch_per_device=64, step_seconds=0.001, precision="fp16"),
-        fake_run(batch_per_device=64, step_seconds=0.001, forward_only=True),
-        fake_run(batch_per_device=64, step_seconds=0.001, num_devices=2),
-        fake_run(batch_per_device=64, step_seconds=0.001, num_workers=2),
-        fake_run(batch_per_device=64, step_seconds=0.001, status=Status.CRASH, reason="it broke"),
-        fake_run(batch_per_device=64, step_seconds=0.001, device="cpu"),
+        *(
+            fake_run(batch_per_device=64, step_seconds=0.001, xla="off", **other)
+            for other in (
+                {"model": "vgg16"},
+                {"precision": "fp16"},
+                {"forward_only": True},
+                {"num_devices": 2},
+                {"num_workers": 2},
+                {"device": "cpu"},
+                {"variable_update": "keras_fit"},
+            )
+        ),
     ]
     rate = _balance(Rates(records=records)).images_per_sec
     assert rate == Rate(pytest.approx(1000.0), f"run {wanted.identity.run_id}, batch 64")
-    of_xla_or_another_batch = records[2:]
+    of_xla_or_another_batch = records[3:]
     fastest = _balance(Rates(records=of_xla_or_another_batch)).images_per_sec
     assert fastest and fastest.value == pytest.approx(2000.0)
 

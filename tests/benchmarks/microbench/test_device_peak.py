@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -114,10 +114,11 @@ def test_every_sum_is_really_computed_in_place() -> None:
 
 def test_tf32_is_switched_for_the_measurement_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     is_on = tf.config.experimental.tensor_float_32_execution_enabled
-    seen = []
+    seen, works = [], []
 
-    def best_rate(*arguments: Any) -> tuple[float, bool]:
+    def best_rate(prepare: object, work: Callable[[int], float], *others: object) -> tuple[float, bool]:
         seen.append(is_on())
+        works.append(work(10))
         return float(len(seen)), len(seen) == 1
 
     monkeypatch.setattr(device_peak, "best_rate", best_rate)
@@ -125,6 +126,7 @@ def test_tf32_is_switched_for_the_measurement_alone(monkeypatch: pytest.MonkeyPa
     assert device_peak.measure_peak("gpu", "tf32") == (Peak(flops_per_sec=1.0, bytes_per_sec=2.0), False)
     device_peak.measure_peak("gpu", "fp32")
     assert seen == [True, True, False, False]
+    assert works[:2] == [2 * 10**3, 3 * 4 * 10], "multiplications and additions; two numbers read and one written"
     assert is_on() == before
 
 

@@ -9,11 +9,12 @@ import pytest
 from benchmarks.config.variable_update import Variables
 from benchmarks.errors import UsageError
 from benchmarks.graph.sent_bytes import manager_on_real_devices
-from benchmarks.predict.exchange import exchange_of
+from benchmarks.predict.exchange import exchange_of, model_parts
 from benchmarks.predict.hosts import COPIES, HOST_MEMORY, LOOPBACK, find_hardware, link_rates, reached
 from benchmarks.predict.prediction import COMPUTING, LATENCY, Subject, step
 from benchmarks.predict.step_graph import Exchange, Layout, shares
 from benchmarks.process.tensorflow_setup import Devices
+from models.specs import find_model
 from variable_mgr.catalog import IN_ONE_PROCESS, MANAGERS, WorksIn
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.transfers import by_kind
@@ -60,6 +61,21 @@ def test_the_bytes_of_tasks_are_those_that_a_manager_states(manager: str, on: st
     assert {kind: 4 * size for kind, size in found.items()} == pytest.approx(
         {kind: size for kind, (_, size) in (stated or {}).items() if size}
     )
+
+
+def test_the_host_reads_all_gradients_and_writes_their_mean_or_reads_and_writes_its_weights() -> None:
+    for manager, moved in (("replicated", 4 + 1), ("parameter_server", 4 + 2)):
+        hops = [hop for stage in made(manager, Layout(4)).gradients for hop in stage]
+        assert [hop.size_bytes for hop in hops if hop.link == HOST_MEMORY] == [moved * BYTES]
+
+
+def test_the_messages_of_a_ring_follow_each_other() -> None:
+    (stage,) = made("replicated", Layout(4), all_reduce_spec="xring").gradients
+    assert [hop.messages for hop in stage] == [2 * 3]
+
+
+def test_a_step_has_three_times_the_operations_of_a_forward_pass() -> None:
+    assert model_parts("mlp", None).flops_per_image == pytest.approx(3e9 * find_model("mlp").gflop_per_image, rel=0.02)
 
 
 def test_a_ring_of_hosts_sends_twice_all_but_one_share() -> None:

@@ -6,12 +6,13 @@ import dataclasses
 
 import pytest
 
-from benchmarks.predict import prediction
+from benchmarks.predict import outlook, prediction
 from benchmarks.predict.hosts import Cpu, Hardware, Memory, Network, Reached, find_hardware, link_rates, reached
 from benchmarks.predict.hosts import LinkRate as Rate
-from benchmarks.predict.prediction import Subject, expected_maximum, gains, limit, step
+from benchmarks.predict.prediction import Subject, expected_maximum, gains, limit, link_that_limits, step
 from benchmarks.predict.simulation import Task, simulate
 from benchmarks.predict.step_graph import Exchange, Hop, LayerShare, Layout, shares, tasks_of_step
+from results.text import rounded
 
 ONE = [LayerShare("all", 1.0, 1.0)]
 THREE = [LayerShare("a", 0.5, 0.1), LayerShare("b", 0.3, 0.2), LayerShare("c", 0.2, 0.7)]
@@ -109,6 +110,8 @@ def test_what_costs_most_limits() -> None:
     assert limit(found) == "network" and found["network"] > 0.9
     alone = subject(Layout(8, 4, 4), Exchange())
     assert limit(gains(alone, step(alone))) == "computing"
+    assert link_that_limits({"computing": 0.9, "network": 0.1, "PCIe": 0.3}) == "PCIe"
+    assert link_that_limits({"computing": 0.9, "network": 0.01}) is None, "2 % are not worth a faster link"
 
 
 def test_gpus_that_share_a_board_or_a_switch_are_slower() -> None:
@@ -119,8 +122,10 @@ def test_gpus_that_share_a_board_or_a_switch_are_slower() -> None:
     assert step(dataclasses.replace(k80, layout=Layout(2)), half).end_seconds == pytest.approx(0.6)
     assert step(k80, half).end_seconds == pytest.approx(0.3)
     host = find_hardware("ec2-p2.8xlarge")
-    one, two = (link_rates(host, PERFECT, count)["host to device"].bytes_per_sec for count in (1, 2))
-    assert (one, two) == (16e9, 8e9)
+    rates = {count: link_rates(host, PERFECT, count) for count in (1, 2, 4)}
+    assert [rates[count]["host to device"].bytes_per_sec for count in rates] == [16e9, 8e9, 8e9]
+    assert [rates[count]["device to device"].bytes_per_sec for count in rates] == [16e9, 16e9, 8e9], "one link of two"
+    assert rates[1]["network out"] == Rate(1.25e9, pytest.approx(50e-6))
 
 
 def test_a_synchronous_step_waits_for_the_slowest_device_and_an_asynchronous_one_does_not() -> None:
@@ -150,7 +155,21 @@ def test_the_interval_is_around_the_rate_and_includes_what_is_not_known_of_one_d
     made = subject(Layout(8, 4, 4), exchange, "ec2-p2.8xlarge")
     found, wider = prediction.predict(made), prediction.predict(dataclasses.replace(made, uncertain=2))
     assert found.low < 0.9 * found.images_per_sec < found.images_per_sec < found.high
+    assert found.images_per_sec == pytest.approx(32 * 64 / found.timeline.end_seconds)
+    assert found.efficiency == pytest.approx(0.3 / found.timeline.end_seconds) and found.efficiency < 1
     assert wider.low == pytest.approx(found.low / 2) and wider.high == pytest.approx(2 * found.high)
+
+
+def test_what_is_said_of_a_prediction_follows_from_it() -> None:
+    exchange = Exchange(gradients=((Hop("network out", 5e9), Hop("network in", 5e9)),))
+    made = subject(Layout(8, 4, 4), exchange, "ec2-p2.8xlarge")
+    found = outlook.point(made, "mine", "mine", {"faster": lambda: dataclasses.replace(made, exchange=Exchange())})
+    names = dict.fromkeys(("hardware", "model", "manager", "precision", "source"), "")
+    lines = list(outlook.as_text(outlook.Outlook(**names, images_per_sec_of_one=64 / 0.3, points=[found])))
+    (row,) = (line for line in lines if line.split()[:1] == ["32"])
+    assert " network " in row and "faster (" in row and "mine" not in row
+    better = made.images / step(made, better=("network in", "network out")).end_seconds
+    assert f"With network twice as fast, 32 devices would reach {rounded(better)} images/s." in lines
 
 
 def test_the_interval_of_cpus_that_read_from_servers_has_gradients_that_are_sent_early() -> None:

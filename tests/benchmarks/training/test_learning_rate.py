@@ -44,9 +44,12 @@ def resolve(*words: str) -> Config:
             ],
             {0: 0.0, 1: 0.5, 2: 1.0, 4: 0.2 + 0.4 * (1 + math.cos(math.pi / 4)), 6: 0.6, 10: 0.2, 11: 0.2},
         ),
-        (
-            ["--resnet_base_lr=0.1", "--batch_size=128", "--num_gpus=4", "--variable_update=replicated"],
-            {0: 0.0, 2.5: 0.1, 5: 0.2, 30: 0.02, 60: 0.002, 80: 0.0002, 90: 0.00002},
+        *(
+            (
+                ["--resnet_base_lr=0.1", "--batch_size=128", *devices, "--variable_update=collective_all_reduce"],
+                {0: 0.0, 2.5: 0.1, 5: 0.2, 30: 0.02, 60: 0.002, 80: 0.0002, 90: 0.00002},
+            )
+            for devices in (["--num_gpus=4"], ["--num_gpus=2", "--local_cluster=worker:2"])
         ),
     ],
 )

@@ -108,7 +108,7 @@ def test_the_true_best_is_rarely_called_slower() -> None:
     assert missed <= 5
 
 
-@pytest.mark.parametrize("budget_seconds", [1, 5, 20, 33, 60, 61, 97, 250])
+@pytest.mark.parametrize("budget_seconds", [1, 5, 9, 20, 33, 60, 61, 97, 250])
 @pytest.mark.parametrize("candidates", [1, 2, 3, 9])
 def test_the_budget_is_kept(budget_seconds: float, candidates: int) -> None:
     for machine in _machines(5, candidates, 0.3):
@@ -190,6 +190,19 @@ def test_repeats_tell_whether_a_rate_is_better_than_its_selection() -> None:
     assert not Machine([99.0, 150.0]).search(25)[0].is_repeated
     assert Machine([99.0, 100.0]).search(300)[0].is_repeated
     assert all(one.is_default == (one.candidate == 0) for one in Machine([100.0, 99.0]).search(25))
+    for repeats, counted in (((100, 100), [200, 100, 100]), ((100, 100, 100), [100, 100, 100])):
+        (candidate,) = _candidates(1)
+        candidate.runs, candidate.repeats = _runs(200), _runs(*repeats)
+        assert [round(run.images_per_sec) for run in candidate.counted] == counted
+
+
+def test_what_runs_of_the_rounds_differ_by_widens_the_interval_of_a_single_one() -> None:
+    """97.5 % of a t distribution with 2 degrees of freedom are below 4.303."""
+    candidates = _candidates(3)
+    for candidate, rates in zip(candidates, ([100, 120], [100, 120], [100]), strict=True):
+        candidate.runs = _runs(*rates)
+    (low,) = (row.low for one, row in Halving(candidates, lambda *_: None, 8).rows() if one is candidates[2])
+    assert low == pytest.approx(100 * math.exp(-4.303 * math.log(1.2) / math.sqrt(2)), rel=1e-3)
 
 
 def test_a_run_that_the_time_cuts_short_does_not_count_beside_a_longer_one() -> None:
@@ -219,6 +232,9 @@ def test_one_run_is_not_surer_than_processes_are_alike() -> None:
     short = Outcome(images_per_step=10, step_seconds=[0.1] * 4)
     assert interval_of([short]).bounds == (None, None)
     assert interval_of(_runs(100, 50)).value == pytest.approx(math.sqrt(100 * 50))
+    noisy = Outcome(images_per_step=10, step_seconds=[0.09, 0.11] * 8)
+    widths = [interval_of([noisy] * runs, between=0.1).log_half_width for runs in (1, 2)]
+    assert widths[1] == pytest.approx(widths[0] / math.sqrt(2)), "two runs, each with the noise of processes and steps"
 
 
 @pytest.mark.parametrize(("rate", "is_taken"), [(110.0, False), (200.0, True)])

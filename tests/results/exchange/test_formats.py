@@ -16,7 +16,8 @@ from results.exchange import formats
 from results.exchange.frame import Results
 from results.record import STEPS_PER_SLICE, Record, Status
 from results.report.anomalies import lasting_name
-from tests.support.records import fake_run, golden_records
+from results.summary import summarize
+from tests.support.records import at_minutes, fake_run, golden_records
 
 MACHINE = fake_run().identity.hardware_key[:6]
 HOSTILE = 'a "quoted" \\ name\nwith a line | <b>x</b>'
@@ -75,6 +76,16 @@ def test_a_rate_and_the_time_of_a_step_agree_whatever_the_lengths_of_the_repeats
     found = families(formats.render_openmetrics(runs), openmetrics.text_string_to_metric_families)
     rate, step = (found[f"cnn_train_bench_{name}"][0][1] for name in ("images_per_second", "step_seconds"))
     assert rate * step == pytest.approx(32)
+
+
+def test_gauges_have_both_bounds_all_devices_and_the_last_run() -> None:
+    runs = at_minutes([fake_run(rate=rate, num_devices=2, num_workers=2) for rate in (90.0, 110.0)], (5, 3))
+    found = families(formats.render_openmetrics(runs), openmetrics.text_string_to_metric_families)
+    names = ("lower_images_per_second", "upper_images_per_second", "last_run_timestamp_seconds")
+    ((labels, low),), ((_, high),), ((_, last),) = (found[f"cnn_train_bench_{name}"] for name in names)
+    (row,) = summarize(runs)
+    assert (low, high) == (row.measured.low, row.measured.high) and low < 90 < 110 < high
+    assert labels["devices"] == "4" and last == runs[0].ended
 
 
 def test_no_two_samples_of_a_gauge_have_the_same_labels(records: list[Record]) -> None:

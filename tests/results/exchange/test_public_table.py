@@ -7,6 +7,7 @@ import dataclasses
 import re
 
 import pytest
+from msgspec.structs import replace
 
 from results.exchange import public_table
 from results.exchange.public_table import COLUMNS, Figure, TableError
@@ -29,6 +30,15 @@ def test_a_figure_that_is_written_is_read_again() -> None:
     assert again.images_per_sec == pytest.approx(figure.images_per_sec, rel=1e-5)
     rounded = ("images_per_sec", "images_per_sec_low", "images_per_sec_high")
     assert dataclasses.replace(again, **{name: getattr(figure, name) for name in rounded}) == figure
+
+
+def test_a_figure_is_of_the_valid_repeats_and_dated_by_the_last() -> None:
+    runs = [fake_run(), fake_run(), fake_run(status="crash")]
+    days = ["2026-01-02", "2026-01-01", "2026-01-03"]
+    identities = [replace(run.identity, time_utc=f"{day}T00:00:00+00:00") for run, day in zip(runs, days, strict=True)]
+    rows = summarize(replace(run, identity=identity) for run, identity in zip(runs, identities, strict=True))
+    (figure,) = public_table.of_rows(rows)
+    assert (figure.repeats, figure.date) == (2, "2026-01-02")
 
 
 def test_order_of_columns_other_columns_and_empty_cells_do_not_matter() -> None:

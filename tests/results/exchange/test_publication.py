@@ -17,7 +17,7 @@ from results import store
 from results.exchange import public_record, publication
 from results.exchange.public_record import public
 from results.measurement import derive
-from results.quality import UNLIKE_WORKERS
+from results.quality import UNLIKE_WORKERS, restart_warning
 from results.record import Kind, Record, flat
 from results.summary import summarize
 from results.text import one_line
@@ -169,6 +169,8 @@ def test_a_published_record_is_published_unchanged() -> None:
 def test_published_warnings_follow_from_the_numbers() -> None:
     kept = published(run(), run())
     assert [sentence[:24] for sentence in kept[0].warnings] == ["Other processes used 3.0", "The steps are unsteady ("]
+    (restarted,) = published(changed(measurement={"restarts": 2})(run()))
+    assert restarted.warnings == [*kept[0].warnings, restart_warning(2)]
     readme = publication.files_of(kept)["README.md"]
     assert "- 2 of 2 runs warned: Other processes used 3.0 of 16 cores during the measurement" in readme
     assert f"- Machine: {MACHINE}, 16 cores" in readme, "the title stands for the name of the CPU"
@@ -223,12 +225,13 @@ REFUSED = {
     "slowed_down_by: its steps were delayed": changed(environment={"slowed_down_by": 0.1}),
     "suite_commit ends in +": changed(identity={"suite_commit": "abc+"}),
     "it has 4 steps, and an interval needs 8": changed(measurement={"step_seconds": [0.1] * 4}),
-    "derived.images_per_sec is 1.0, and 290.909": changed(derived={"images_per_sec": 1.0}),
+    "derived.images_per_sec is 291.0, and 290.909": changed(derived={"images_per_sec": 291.0}),
     "derived.images_per_sec_low is 1.0": changed(derived={"images_per_sec_low": 1.0}),
     "derived.step_ms_p99 is None, and 120 ": changed(derived={"step_ms_p99": None}),
     "derived.step_ms_p999 is 120.0, and 12 steps are too few": changed(derived={"step_ms_p999": 120.0}),
     "derived.power_watts is 1.0, and 300 follows from the measurement": changed(derived={"power_watts": 1.0}),
     "images_per_step is 64, and batch_per_device times all devices is 32": changed(measurement={"images_per_step": 64}),
+    "images_per_step is 32, and batch_per_device times all devices is 64": changed(config={"num_workers": 2}),
     "what was observed are no numbers of a run": changed(measurement={"telemetry": [{"gpus": []}]}),
     "images_per_step is missing": changed(measurement={"images_per_step": None}),
     "its workers were unlike": lambda record: replace(record, warnings=[f"{UNLIKE_WORKERS} devices (worker 0: GPU)."]),
@@ -237,6 +240,13 @@ REFUSED = {
     "environment lacks gpus": changed(environment={"gpus": []}),
     "config lacks batch_per_device": changed(config={"batch_per_device": None}),
 }
+
+
+def test_as_many_steps_as_an_interval_needs_are_enough() -> None:
+    (record,) = published(run())
+    measurement = replace(record.measurement, step_seconds=[0.1, 0.2] * 4)
+    eight = replace(record, measurement=measurement, derived=derive(measurement, 1))
+    assert list(public_record.reasons_not_to_publish(eight)) == []
 
 
 @pytest.mark.parametrize("words", REFUSED)
@@ -264,8 +274,9 @@ def test_keys_that_contradict_what_records_state_are_refused(part: str, fields: 
 
 
 def test_a_change_of_a_file_of_the_folder_is_found(tmp_path: Path) -> None:
-    folder = folder_of(published(run(), run(model="vgg16")), tmp_path)
-    assert publication.check(folder, WORDS).refusals == []
+    folder = folder_of(published(run(), run(), run(model="vgg16"), run(model="alexnet")), tmp_path)
+    checked = publication.check(folder, WORDS)
+    assert checked.refusals == [] and checked.warnings[-1].startswith("2 rows of 3: one run only, so its ")
     for name, old, new, line in (
         ("table.csv", "290.909", "390.909", 2),
         ("table.csv", "images_per_sec,", "rate,", 1),

@@ -159,6 +159,11 @@ class TestCheck:
         assert found.base.name == "kept, 2026-01-01 to 2026-01-10" and "TensorFlow 2.21.0" in found.base.software
         assert found.hardware == "EPYC, 8 cores, 32 GiB"
 
+    def test_the_software_of_baselines_is_that_of_the_last_session(self) -> None:
+        stored = nights(10)
+        stored[-3:] = [replace(one, environment={**one.environment, "tensorflow_version": "3"}) for one in stored[-3:]]
+        assert judged(night(20), stored).base.software.startswith("last TensorFlow 3,")
+
     def test_a_configuration_without_enough_sessions_is_inconclusive(self) -> None:
         found = judged([*night(20), *night(20, model="vgg16")], nights(4))
         few, none = found.findings
@@ -207,6 +212,10 @@ class TestCheck:
         (note,) = found.notes
         assert "today.jsonl lacks runs of stored configurations: vgg16" in note
 
+    def test_what_another_machine_ran_is_not_missing(self) -> None:
+        found = judged(night(20), [*nights(10), *nights(10, hardware="another")])
+        assert only(found).verdict is Verdict.UNCHANGED and not found.notes
+
     def test_only_the_last_twenty_sessions_judge(self) -> None:
         old = [record for day in range(1, 10) for record in night(day, 50.0)]
         new = [record for day in range(10, 30) for record in night(day, 100 + day % 3)]
@@ -219,6 +228,8 @@ class TestCheck:
         finding = only(judged(slow, [*stored, *slow]))
         assert finding.verdict is Verdict.REGRESSED and finding.base_rounds == 30
         assert only(judged([*stored, *slow], stored)).candidate_rounds == 3, "of a file, what is not stored is today's"
+        everything = [*stored, *slow]
+        assert only(judged(everything, everything)).verdict is Verdict.REGRESSED, "the latest session, by the others"
 
     def test_an_id_that_every_session_has_is_named(self) -> None:
         stored = [run(day, session="nightly") for day in range(1, 9)]
@@ -228,11 +239,12 @@ class TestCheck:
         assert "8 stored runs with a session_id of today's runs (nightly)" in note
 
     def test_a_level_that_changed_is_a_note_if_it_hides_the_answer(self) -> None:
-        stored = [record for day in range(1, 21) for record in night(day, (100 if day < 11 else 92) + day % 3)]
+        levels = [100] * 5 + [110] * 7 + [92] * 8
+        stored = [record for day, rate in enumerate(levels, start=1) for record in night(day, rate + day % 3)]
         found = judged(night(25, 92.0), stored)
         assert only(found).verdict is Verdict.INCONCLUSIVE
         (note,) = found.notes
-        assert "changed with the session of 2026-01-11" in note and "--keep=10" in note
+        assert "changed with the session of 2026-01-13" in note and "--keep=8`" in note
 
     def test_no_baselines_at_all_are_refused_with_the_way_to_have_some(self) -> None:
         with pytest.raises(UnlikeError, match="track store FILE"):

@@ -84,7 +84,7 @@ def _winning(*runs: list[Record]) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(
     "apart",
-    [{"data_name": "imagenet"}, {"data_name": "synthetic_host"}, {"forward_only": True}],
+    [{"data_name": "imagenet"}, {"data_name": "synthetic_host"}, {"forward_only": True}, {"model_digest": "ab"}],
     ids=lambda fields: next(iter(fields.values())),
 )
 def test_other_work_is_no_rival(apart: dict[str, object]) -> None:
@@ -110,6 +110,8 @@ STALE = {"asynchronous": False, "staged_vars": False, "relaxed_consistency": Fal
         ({"precision": "bf16"}, "precision bf16 instead of fp32"),
         ({"optimizer": "adam"}, "optimizer adam instead of sgd"),
         ({"gradient_clip_norm": 1.0}, "gradient_clip_norm 1.0 instead of off"),
+        ({"label_smoothing": 0.1}, "label_smoothing 0.1 instead of off"),
+        ({"weight_decay_on": "all"}, "weight_decay_on all instead of off"),
         ({"modifiers": {**STALE, "asynchronous": True}}, "asynchronous updates"),
         ({"modifiers": {**STALE, "staged_vars": True}}, "weights of the step before"),
         ({"modifiers": {**STALE, "relaxed_consistency": True}}, "gradients of the step before"),
@@ -137,6 +139,7 @@ def test_one_device_exchanges_nothing_and_inference_trains_nothing() -> None:
         *_runs(_at(100.0)),
         *_runs(_at(101.0), variable_update="independent"),
         *_runs(_at(102.0), modifiers={**STALE, "local_sgd_steps": 4}),
+        *_runs(_at(103.0), modifiers={**STALE, "asynchronous": True}),
     ]
     assert len(ranking.ranking_groups(summarize(alone))) == 1
     inference = [
@@ -172,6 +175,7 @@ def test_repeats_are_compared_in_pairs() -> None:
     first, second = summarize([*fast, *slow])
     assert first.measured.low < second.measured.high, "the intervals overlap"
     assert ranking.beats(first, second) and not ranking.beats(second, first)
+    assert ranking.beats(*summarize([*fast[::-1], *slow[::-1]])), "in whatever order a file has them"
     later = at_minutes(slow, range(10, 14))
     first, second = summarize([*fast, *later])
     assert not ranking.beats(first, second), "one ran after the other: a drift would make all pairs differ alike"

@@ -126,6 +126,14 @@ def test_reductions_are_named_by_what_changes_them_and_by_the_machine() -> None:
     assert table.table.columns[3] == "machine" and len({row[3] for row in table.table.rows}) == 2
 
 
+def test_the_numbers_of_reductions_and_of_input_stages_by_hand() -> None:
+    """2**20 bytes in 1 ms between two devices; the stages reach 5000, 1000 and 800 images/s."""
+    reductions, stages = Report([fake_reduction("psgpu", 2**20, 1e-3), fake_input()]).tables
+    assert [row[3:6] for row in reductions.table.rows] == [["2", "1.00", "1.05"]]
+    numbers = [row[3:] for row in stages.table.rows]
+    assert numbers == [["5000", "200", "16", "5.00"], ["1000", "800", "64", "1.00"], ["800", "250", "20", "0.800"]]
+
+
 def test_a_table_without_a_figure_for_any_row_says_what_it_has(no_plots: None, tmp_path: Path) -> None:
     run = fake_run(num_devices=3)
     assert published.why_none(summarize([fake_run(), run]), GUIDE) is None, "the first has one"

@@ -60,6 +60,9 @@ def test_the_law_stands_beside_what_a_table_predicts_for_the_same_setting() -> N
     devices = [(row[1], row[2] != "", row[6], row[8]) for row in side.table.rows]
     assert devices == [("4", True, "400", "8 x T4"), ("8", False, "800", "8 x T4"), ("16", False, "1600", "8 x T4")]
     assert [row[4] for row in side.table.rows] == ["985", "1510", "2050"], "320 n / (1 + 0.1 (n - 1)), rounded"
+    workers = [run(2, workers=n) for n in (1, 2, 4)]
+    (side,) = (s for s in side_tables(workers, summarize(workers), tables) if s.name == "law_and_figures")
+    assert [(row[1], row[6]) for row in side.table.rows[:2]] == [("2", "400"), ("4", "800")], "of two devices each"
 
 
 def test_workers_and_devices_of_each_worker_are_different_curves() -> None:
@@ -100,7 +103,9 @@ def test_repeats_of_all_numbers_show_how_processes_differ() -> None:
 
 def test_steps_of_a_single_run_add_to_its_spread() -> None:
     noisy = [fake_run(num_devices=n, step_seconds=[0.05, 0.2] * 10) for n in (1, 2, 4)]
-    assert min(curve_of(noisy).spreads.values()) > 0.12
+    curve = curve_of(noisy)
+    steps = curve.rows[1].measured.log_half_width / 1.96  # a 95 % interval; the 10 % of processes are assumed
+    assert curve.spreads[1] == pytest.approx(math.hypot(0.1, steps), rel=1e-3) and curve.spreads[1] > 0.12
 
 
 @pytest.mark.parametrize(
@@ -178,6 +183,13 @@ def test_points_above_linear_fit_no_law_and_predict_nothing(second: float) -> No
         assert measured.startswith("Measured: 1, 2, 4 devices; 4 are ")
         assert why.startswith("Nothing is predicted. The points do not fit the law: the rate per device rises")
         assert f"(images/s: 100 with 1, {second * 50:.0f} with 2)" in why
+
+
+def test_a_small_rise_that_no_noise_explains_fits_no_law() -> None:
+    rates = {1: 100.0, 2: 214.0, 4: 428.0}
+    once = [fake_run(rate=rate, num_devices=n) for n, rate in rates.items()]
+    thrice = [fake_run(rate=rate * f, num_devices=n) for n, rate in rates.items() for f in (0.999, 1.0, 1.001)]
+    assert curve_of(once).fit is not None and curve_of(thrice).fit is None
 
 
 def test_what_makes_a_prediction_doubtful_is_a_sentence() -> None:

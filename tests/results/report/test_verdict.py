@@ -29,7 +29,7 @@ def test_a_difference_has_its_interval() -> None:
     slow, fast = _runs(100.0, variable_update="parameter_server"), _runs(112.0)
     assert _verdict(slow, fast) == "replicated psgpu is 12.0 % faster than parameter_server on gpu (8.1 to 16.0 %)."
     third = _runs(90.0, variable_update="collective_all_reduce")
-    assert "faster than parameter_server on gpu, the next of 3 settings (" in _verdict(slow, fast, third)
+    assert "is 12.0 % faster than parameter_server on gpu, the next of 3 settings (" in _verdict(third, slow, fast)
 
 
 def test_what_only_pairs_show_has_the_interval_of_pairs() -> None:
@@ -77,6 +77,9 @@ def test_without_repeats_the_assumption_is_told() -> None:
     repeated = [_runs(rate, batch_per_device=batch, hardware="b") for batch, rate in ((16, 100.0), (32, 110.0))]
     assert "repeated" not in _verdict(*repeated)
     assert "(Nothing was repeated on some machines: equal runs are assumed" in _verdict(*once, *repeated)
+    # Each side may be off by a factor of exp(0.2), so their ratio by exp(0.2 * sqrt(2)).
+    once[1] = _runs(200.0, (1.0,), batch_per_device=32)
+    assert _verdict(*once).startswith("batch 32 is 100 % faster than batch 16 (51 to 165 %).")
 
 
 def test_what_trains_differently_is_not_ranked() -> None:
@@ -99,6 +102,13 @@ def test_more_devices_are_compared_with_one_and_models_apart() -> None:
         "resnet50: 4 devices are 3.60 (3.48 to 3.73) x as fast as one. "
         "vgg16: replicated psgpu is 100.0 % faster than parameter_server on gpu (93.1 to 107.2 %)."
     )
+
+
+def test_rivals_are_those_with_the_most_devices() -> None:
+    rates = {("replicated", 1): 100.0, ("parameter_server", 1): 150.0, ("replicated", 2): 280.0}
+    rates |= {("parameter_server", 2): 200.0, ("parameter_server", 4): 300.0}
+    runs = [_runs(rate, num_devices=n, variable_update=name) for (name, n), rate in rates.items()]
+    assert _verdict(*runs).startswith("2 devices: replicated psgpu is 40.0 % faster than parameter_server on gpu (")
 
 
 @pytest.mark.parametrize(
