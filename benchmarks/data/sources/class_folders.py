@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import os
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -176,9 +177,11 @@ def _trained_classes(root: Path, folder: Path) -> list[str]:
         )
     classes = _class_names(train)
     if unknown := sorted({*names} - {*classes}):
+        composed, other = ({unicodedata.normalize("NFC", name) for name in found} for found in (unknown, classes))
+        accents = " Accents have another Unicode form there (NFC or NFD)." if composed & other else ""
         raise DataError(
-            f"{folder} has {len(unknown)} class folders that {train} has not: {some(unknown)}. Move their photos into "
-            "the folders of their classes, or make empty folders of these names for training, too."
+            f"{folder} has {len(unknown)} class folders that {train} has not: {some(unknown)}.{accents} Move their "
+            "photos into the folders of their classes, or make empty folders of these names for training, too."
         )
     return classes
 
