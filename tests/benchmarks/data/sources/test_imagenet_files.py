@@ -451,6 +451,10 @@ def test_more_classes_than_the_model_has_are_refused_and_fewer_have_a_notice(
     assert not capsys.readouterr().err
     assert imagenet_files.labels_of(found, 1001) == range(-1, 1000)
     assert "3 class folders, and the model tells 1000 apart: no image is of the others" in capsys.readouterr().err
+    assert imagenet_files.labels_of(dataclasses.replace(found, classes=["ants"]), 2) == range(2)
+    assert capsys.readouterr().err.endswith(
+        " 1 class folder, and the model tells 2 apart: no image is of the others.\n"
+    )
     with pytest.raises(DataError, match="3 class folders, and the model tells 2 apart: remove folders that .*=3"):
         imagenet_files.labels_of(found, 2)
     many = dataclasses.replace(found, classes=[str(number) for number in range(1001)])
