@@ -378,8 +378,9 @@ BY_CLASS = "Name the folder of shards called like train-00000-of-00008, or of on
         (["skin_images_part_1/0.jpg", "skin_images_part_2/0.jpg"], "train", BY_CLASS),
         (["part1/0.jpg", "part2/0.jpg"], "train", BY_CLASS),
         (["train/a/0.jpg", "val/0.jpg"], "validation", "or LOC_val_solution.csv, from Kaggle. Move each photo"),
-        (["train/a/0.jpg", "val/a/0.jpg", "val/b/0.jpg"], "validation", "val has 1 class .* that .*train has not: b"),
-        (["train/cafe\u0301/0.jpg", "val/caf\u00e9/0.jpg"], "validation", r"not: caf\u00e9\. Accents have another"),
+        (["train/a/0.jpg", "val/a/0.jpg", "val/b/0.jpg"], "validation", "train lacks 1 class folder of .*val: b"),
+        (["train/a/0.jpg", "val/images/0.jpg"], "validation", "of .*val: images. ImageNet's validation photos have no"),
+        (["train/cafe\u0301/0.jpg", "val/caf\u00e9/0.jpg"], "validation", r"val: caf\u00e9\. Accents have another"),
         (["val/a/0.jpg", "val/b/0.jpg"], "validation", "val has 2 class folders, and there is no folder train beside"),
         (
             ["train/a/0.jpg", "val/a/0.jpg", "validation/a/0.jpg"],
