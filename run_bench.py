@@ -77,11 +77,13 @@ def old_python() -> str:
 
 
 def shadowed_package() -> str:
-    """Returns a sentence if one of the generic top-level names would import another package, else nothing."""
+    """Returns a sentence if one of the generic names of packages is missing or imports another one, else nothing."""
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)
         found = Path(spec.origin).resolve() if spec and spec.origin else None
         if found != HOME / name / "__init__.py":
+            if not (HOME / name).is_dir():
+                return f"{HOME / name} is missing: run_bench.py needs its packages beside it. Run that of a checkout."
             return (
                 f"'import {name}' takes {found or 'nothing'} instead of {HOME / name}. Run it as "
                 f"'python {HOME / 'run_bench.py'}', without -P, PYTHONSAFEPATH or the other package on PYTHONPATH."

@@ -15,6 +15,7 @@ from benchmarks.checkpoints import resuming
 from benchmarks.checkpoints.training_state import TrainingState
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
+from benchmarks.console import warn_once
 from benchmarks.data.options import of_validation
 from benchmarks.data.pipeline import input_pipeline
 from benchmarks.data.pipeline.input_pipeline import NO_LABEL, RunInput
@@ -32,6 +33,7 @@ from benchmarks.training.objectives import in_top
 from benchmarks.training.placement_table import placement_table
 from models import specs
 from models.building import Model
+from models.model_spec import BACKGROUND_CLASSES
 from variable_mgr.manager import VariableManager
 from variable_mgr.place import HOST
 
@@ -78,6 +80,7 @@ class Evaluator:
                 totals.append(_totals(logits, batch.labels))
         with tf.device(HOST):
             self._totals = tf.add_n(totals)
+            self._of_class_0 = tf.add_n([tf.math.count_nonzero(tf.equal(batch.labels, 0)) for batch in images.towers])
         self.images_per_step = sum(batch.labels.shape[0] for batch in images.towers)
 
     def steps(self, session: tf.compat.v1.Session) -> Iterator[np.ndarray]:
@@ -86,7 +89,7 @@ class Evaluator:
         Raises:
             DataError: a record cannot be read, or none can be used.
         """
-        total = 0.0
+        total, of_class_0 = 0.0, 0
         try:
             self._watchdog.expect("An evaluation's first images", self._limit_seconds)
             for operation in self._input.initializers:
@@ -94,9 +97,9 @@ class Evaluator:
             images = self.images_per_step
             while images == self.images_per_step:
                 self._watchdog.expect("A step (evaluation)", self._limit_seconds)
-                totals = session.run(self._totals)
+                totals, class_0 = session.run((self._totals, self._of_class_0))
                 images = totals[0]
-                total += images
+                total, of_class_0 = total + images, of_class_0 + class_0
                 if images:
                     yield totals
         except tf.errors.OpError as error:
@@ -109,6 +112,11 @@ class Evaluator:
             if self._input.skipping.failure:
                 raise self._input.skipping.failure
             self.skipped = self._input.skipping.read - int(total)
+        if of_class_0 and self._num_classes == BACKGROUND_CLASSES:
+            warn_once(
+                f"{of_class_0} of {total:.0f} validation images have label 0, the background class: if their labels "
+                "count from 0, and those of training from 1, the accuracies are of the wrong classes."
+            )
         if not total:
             raise DataError(f"No image of {self.source.describe()} could be used: run_bench.py data check lists why.")
 

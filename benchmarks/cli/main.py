@@ -39,16 +39,16 @@ def main(arguments: Sequence[str]) -> int:
         if isinstance(error, OSError) and error.filename == sys.executable:
             warn(f"{sys.executable or 'Python'} cannot be started: {error.strerror}. Install it again for all users.")
             return ExitStatus.USAGE
+        place = str(error.filename or "") if isinstance(error, OSError) else ""
+        if place.startswith("/proc/") and "/fd/" not in place:  # users may pass /proc/self/fd/9
+            warn(f"{error}: a run reads clocks and memory there. Mount /proc, or run on Linux.")
+            return ExitStatus.USAGE
         if isinstance(error, PermissionError) and error.filename:  # such as a look into a directory of another user
             warn(f"{error.filename}: {error.strerror}. Choose another path, or ask for access to this one.")
             return ExitStatus.USAGE
-        lost = str(error.filename or "") if isinstance(error, FileNotFoundError) else ""
-        if isinstance(error, FileNotFoundError) and error.strerror and not lost:
+        if isinstance(error, FileNotFoundError) and error.strerror and not place:
             what = "TMPDIR" if "temporary" in str(error) else "The working directory"
             warn(f"{what}: {error.strerror}. Name, or change to, a directory that exists and can be written.")
-            return ExitStatus.USAGE
-        if lost.startswith("/proc/") and "/fd/" not in lost:  # users may pass /proc/self/fd/9
-            warn(f"{lost} is missing: a run reads clocks and memory there. Mount /proc, or run on Linux.")
             return ExitStatus.USAGE
         backend = os.environ.get("MPLBACKEND", "")
         if isinstance(error, ValueError) and f"backend: {backend!r}" in str(error):  # matplotlib was imported

@@ -88,7 +88,7 @@ class Config:
             if isinstance(value, Collection) and not isinstance(value, str):
                 raise UsageError(f"{name}={value!r}: give one value, as text if a flag takes a list.")
         given = flag.read_files(words(flags))
-        values = flag.parse(given, RUN_FLAGS).values
+        values = flag.parse(given, peer_flags.groups_to_parse(RUN_FLAGS)).values
         if values["print_config"]:
             raise UsageError("print_config is of the command line alone: what it prints is config.to_dict().")
         config = resolve(values, hardware.count_gpus)

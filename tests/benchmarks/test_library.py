@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import operator
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +22,7 @@ from benchmarks.config import config, flag, run_flags
 from benchmarks.process import subprocesses
 from benchmarks.sweep import grid
 from results.loading import load
+from tests.support.commands import ROOT
 from tests.support.fake_runs import Failure, FakeRun, FakeRuns, record_of
 
 FLAGS: dict[str, Any] = {"model": "mlp", "device": "cpu", "num_gpus": 2, "variable_update": "replicated"}
@@ -40,10 +43,12 @@ def behave(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Fak
 
 
 def test_flags_mean_what_they_mean_on_the_command_line() -> None:
-    made = Config.from_flags(**FLAGS, compact_gradient_transfer=True, init_learning_rate=0.5, num_batches=None)
+    made = Config.from_flags(**FLAGS, compact_gradient_transfer=True, learning_rate=0.5, num_batches=None)
     words = [*run_flags.words(FLAGS), "--compact_gradient_transfer", "--init_learning_rate=0.5"]
     assert made == config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: 0)
     assert "command" not in made.to_dict() and "command" not in made.fields_not_in_key()
+    page = (ROOT / "docs" / "howto" / "use-as-a-library.md").read_text(encoding="utf-8")
+    assert operator.attrgetter(*re.findall(r"`config\.([a-z_.]+)", page))(made)
 
 
 @pytest.mark.parametrize(

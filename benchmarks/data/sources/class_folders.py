@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import os
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from benchmarks.console import warn_once
 from benchmarks.data.sources.data_sets import DATA_SETS, StoredImages, only_one
 from benchmarks.errors import DataError
 from models.model_spec import IMAGENET_CLASSES
+from results.text import counted
 
 # The usual folder names of each split.
 FOLDERS_OF = {"train": ("train", "training"), "validation": ("validation", "val", "valid")}
@@ -184,9 +186,14 @@ def _trained_classes(root: Path, folder: Path) -> list[str]:
         )
     classes = _class_names(train)
     if unknown := sorted({*names} - {*classes}):
+        lacks = f"{train} lacks {counted(len(unknown), 'class folder')} of {folder}: {some(unknown)}."
+        if {name.lower() for name in unknown} <= _NO_LABELS:
+            raise DataError(f"{lacks} {labels_needed('validation')}")
+        composed, other = ({unicodedata.normalize("NFC", name) for name in found} for found in (unknown, classes))
+        accents = " Accents have another Unicode form there (NFC or NFD)." if composed & other else ""
         raise DataError(
-            f"{folder} has {len(unknown)} class folders that {train} has not: {some(unknown)}. Move their photos into "
-            "the folders of their classes, or make empty folders of these names for training, too."
+            f"{lacks}{accents} Move these photos to the folders of their classes, or make empty folders of these names "
+            "for training, too."
         )
     return classes
 

@@ -136,17 +136,16 @@ def labels_of(source: Photos, num_classes: int) -> range:
         DataError: the folder has more classes.
     """
     background = int(num_classes == BACKGROUND_CLASSES)
-    lowest = -background
+    lowest, told = -background, num_classes - background
     if isinstance(source, PhotoRecords):
         lowest += _first_label(source, num_classes)
-    elif (stored := len(source.classes)) != num_classes - background:
-        differ = (
-            f"{source.directory} holds {stored} class folders, and the model tells {num_classes - background} apart"
-        )
+    elif (stored := len(source.classes)) != told:
+        differ = f"{source.directory} holds {counted(stored, 'class folder')}, and the model tells {told} apart"
         fitting = f"pass --num_classes={stored + (stored == BACKGROUND_CLASSES)}"
-        if stored > num_classes - background:
+        if stored > told:
             raise DataError(f"{differ}: remove folders that are no classes, or {fitting}.")
-        warn_once(f"{differ}: no image is of the others. Unless that is meant, {fitting}, if the model takes it.")
+        advice = f" Unless that is meant, {fitting}, if the model takes it." if stored > 1 else ""  # the least is 2
+        warn_once(f"{differ}: no image is of the others.{advice}")
     return range(lowest, lowest + num_classes)
 
 

@@ -89,9 +89,12 @@ def test_the_result_is_that_of_numpy_over_all_images_once(
         read = spec(batch_per_device=BATCH, image_size=28, channels=1, num_classes=10)
         given = input_pipeline.build(mlp, read, names, OPTIONS, pixels, once=True)
         limits: list[float] = []
+        warned: list[str] = []
+        monkeypatch.setattr("benchmarks.callbacks.evaluation.warn_once", warned.append)
         watchdog = Watchdog()
         monkeypatch.setattr(watchdog, "expect", lambda what, seconds: limits.append(seconds))
         evaluator = Evaluator(model, variables, names, given, 10, watchdog, 60.0)
+        with_background = Evaluator(model, variables, names, given, 1001, watchdog, 60.0)
         with tf.compat.v1.Session(config=device_plan.session_config(Devices(num_devices=towers))) as session:
             session.run(tf.compat.v1.global_variables_initializer())
             expected = by_numpy(pixels, weights)
@@ -99,6 +102,12 @@ def test_the_result_is_that_of_numpy_over_all_images_once(
             assert limits == [60.0] * len(limits) and len(limits) * BATCH * towers > images, "of every step"
             next(evaluator.steps(session))
             assert evaluator.evaluate(session) == expected  # a pass begins anew
+            assert not warned
+            with_background.evaluate(session)
+            zeros = np.count_nonzero(pixels.labels == 0)
+            assert [words[: words.index(",")] for words in warned] == [
+                f"{zeros} of {images} validation images have label 0"
+            ] * (zeros > 0)
 
 
 def test_a_logit_that_is_no_number_is_no_correct_answer() -> None:

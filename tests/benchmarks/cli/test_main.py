@@ -20,8 +20,10 @@ from tests.support.records import fake_run
     ("number", "path", "words"),
     [
         (errno.EACCES, "/home/other/models", "/home/other/models: Permission denied. Choose another path"),
-        (errno.ENOENT, "/proc/meminfo", "/proc/meminfo is missing: "),
         (errno.EACCES, sys.executable, f"{sys.executable} cannot be started: Permission denied. Install it again"),
+        (errno.ENOENT, "/proc/meminfo", "[Errno 2] No such file or directory: '/proc/meminfo': a run reads clocks"),
+        (errno.ENOTCONN, "/proc/meminfo", "[Errno 107] "),  # without the lxcfs that a container had
+        (errno.EACCES, "/proc/stat", "[Errno 13] Permission denied: '/proc/stat': a run reads"),  # of Android
         (errno.ENOENT, None, "The working directory: No such file or directory. "),
     ],
 )

@@ -68,6 +68,11 @@ def test_a_python_that_is_too_old_gets_one_sentence(
     assert error.count("\n") == 1 and "Python 3.11 or newer is needed" in error and "is 3.9." in error
 
 
+def test_a_copy_of_the_program_alone_names_what_it_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(program, "HOME", tmp_path)
+    assert program.shadowed_package().startswith(f"{tmp_path / 'benchmarks'} is missing: ")
+
+
 def test_an_old_python_can_read_the_program() -> None:
     source = (ROOT / "run_bench.py").read_text()
     ast.parse(source, feature_version=(3, 6))

@@ -378,7 +378,9 @@ BY_CLASS = "Name the folder of shards called like train-00000-of-00008, or of on
         (["skin_images_part_1/0.jpg", "skin_images_part_2/0.jpg"], "train", BY_CLASS),
         (["part1/0.jpg", "part2/0.jpg"], "train", BY_CLASS),
         (["train/a/0.jpg", "val/0.jpg"], "validation", "or LOC_val_solution.csv, from Kaggle. Move each photo"),
-        (["train/a/0.jpg", "val/a/0.jpg", "val/b/0.jpg"], "validation", "val has 1 class .* that .*train has not: b"),
+        (["train/a/0.jpg", "val/a/0.jpg", "val/b/0.jpg"], "validation", "train lacks 1 class folder of .*val: b"),
+        (["train/a/0.jpg", "val/images/0.jpg"], "validation", "of .*val: images. ImageNet's validation photos have no"),
+        (["train/cafe\u0301/0.jpg", "val/caf\u00e9/0.jpg"], "validation", r"val: caf\u00e9\. Accents have another"),
         (["val/a/0.jpg", "val/b/0.jpg"], "validation", "val has 2 class folders, and there is no folder train beside"),
         (
             ["train/a/0.jpg", "val/a/0.jpg", "validation/a/0.jpg"],
@@ -471,6 +473,10 @@ def test_more_classes_than_the_model_has_are_refused_and_fewer_have_a_notice(
     assert not capsys.readouterr().err
     assert imagenet_files.labels_of(found, 1001) == range(-1, 1000)
     assert "3 class folders, and the model tells 1000 apart: no image is of the others" in capsys.readouterr().err
+    assert imagenet_files.labels_of(dataclasses.replace(found, classes=["ants"]), 2) == range(2)
+    assert capsys.readouterr().err.endswith(
+        " 1 class folder, and the model tells 2 apart: no image is of the others.\n"
+    )
     with pytest.raises(DataError, match="3 class folders, and the model tells 2 apart: remove folders that .*=3"):
         imagenet_files.labels_of(found, 2)
     many = dataclasses.replace(found, classes=[str(number) for number in range(1001)])
