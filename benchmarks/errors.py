@@ -193,3 +193,9 @@ def headline(error: BaseException) -> str:
     if lines[0].endswith("root error(s) found.") and len(lines) > 1:
         return lines[1].strip().removeprefix("(0)").strip()
     return lines[0]
+
+
+def advised_headline(error: BaseException) -> str:
+    """Returns the line that names the problem, and after an error of NCCL what to try against it."""
+    problem, advice = headline(error), nccl_advice(error)
+    return f"{problem.removesuffix('.')}: {advice}." if advice else problem
