@@ -149,13 +149,17 @@ _NO_MEMORY = re.compile(
 )
 _RESOURCE_EXHAUSTED = 8  # TensorFlow's number of the error, as gRPC's; it also stands for:
 _OF_FILES = ("No space left on device", "Disk quota exceeded", "Too many open files")
-# As NCCL reports that CUDA or the system refused it something. Source: https://github.com/NVIDIA/nccl/issues/295
-_NCCL_REFUSED = re.compile(r"NCCL: unhandled (cuda|system) error", re.IGNORECASE)
+# As NCCL reports that CUDA or the system refused it something (https://github.com/NVIDIA/nccl/issues/295), and
+# TensorFlow that NCCL's library is missing.
+_OF_NCCL = re.compile("NCCL: (unhandled cuda error|unhandled system error|unable to load NCCL)", re.IGNORECASE)
+_NCCL_DEBUG = "NCCL_DEBUG=WARN in the environment prints the cause"
 _NCCL_ADVICE = {
-    "cuda": "CUDA has refused NCCL something, often memory, of which TensorFlow takes nearly all of a GPU: try "
-    "--gpu_memory_frac=0.9, or NCCL_NVLS_ENABLE=0 in the environment",
-    "system": "the system has refused NCCL something, in a container often shared memory: start it with --ipc=host or "
-    "--shm-size=1g",
+    "unhandled cuda error": "CUDA has refused NCCL something, often memory, of which TensorFlow takes nearly all of a "
+    f"GPU: try --gpu_memory_frac=0.9, or NCCL_NVLS_ENABLE=0 in the environment. {_NCCL_DEBUG}",
+    "unhandled system error": "the system has refused NCCL something, in a container often shared memory: start it "
+    f"with --ipc=host or --shm-size=1g. {_NCCL_DEBUG}",
+    "unable to load nccl": "install its package, nvidia-nccl-cu12 (of the extra 'cuda'), or use another "
+    "--all_reduce_spec",
 }
 
 
@@ -175,8 +179,8 @@ def lack_of_memory(error: BaseException) -> str:
 
 def nccl_advice(error: BaseException) -> str:
     """Returns what to try against an error of NCCL; nothing if it is none."""
-    found = _NCCL_REFUSED.search(str(error))
-    return f"{_NCCL_ADVICE[found[1].lower()]}. NCCL_DEBUG=WARN in the environment prints the cause" if found else ""
+    found = _OF_NCCL.search(str(error))
+    return _NCCL_ADVICE[found[1].lower()] if found else ""
 
 
 def headline(error: BaseException) -> str:
@@ -193,3 +197,9 @@ def headline(error: BaseException) -> str:
     if lines[0].endswith("root error(s) found.") and len(lines) > 1:
         return lines[1].strip().removeprefix("(0)").strip()
     return lines[0]
+
+
+def advised_headline(error: BaseException) -> str:
+    """Returns the line that names the problem, and after an error of NCCL what to try against it."""
+    problem, advice = headline(error), nccl_advice(error)
+    return f"{problem.removesuffix('.')}: {advice}." if advice else problem

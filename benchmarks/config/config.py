@@ -304,6 +304,7 @@ def _decide(
     arithmetic, on_arithmetic = computing.decide(given, spec, on_gpu=devices.on_gpu, onednn=devices.onednn)
     if devices.on_gpu and known.must_exist:
         on_arithmetic += options.judge(known.gpus, precision=arithmetic.precision, xla=arithmetic.xla)
+        on_arithmetic += tuple(options.in_use(known.gpus)) if workers == 1 else ()
     forward_only = bool(given["forward_only"] or given["eval"])
     workload = filled(
         Workload,

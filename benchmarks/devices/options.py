@@ -21,6 +21,8 @@ from results.text import counted
 
 _MOST_DEVICES = 1024
 _AMD_GPU = Path("/dev/kfd")
+# The driver itself holds a few hundred MiB of an idle GPU's memory, a desktop more.
+_MOST_USED_WHEN_IDLE = 0.1
 
 
 DEVICE_FLAGS = (
@@ -193,6 +195,18 @@ def judge(gpus: hardware.Inventory, *, precision: str, xla: str) -> tuple[str, .
     if limits and limits[0].is_fatal:
         raise UsageError(limits[0].sentence)
     return tuple(limit.sentence for limit in limits)
+
+
+def in_use(gpus: hardware.Inventory) -> Iterator[str]:
+    """Yields a sentence on each of these GPUs that other processes use; this one has taken no memory yet."""
+    for gpu in gpus.gpus:
+        if gpu.used_bytes > _MOST_USED_WHEN_IDLE * gpu.memory_bytes:
+            used, memory = (f"{size / 2**30:.1f}" for size in (gpu.used_bytes, gpu.memory_bytes))
+            yield (
+                f"GPU {gpu.index} is in use: {used} of {memory} GiB of its memory are taken. The run may be slower, or "
+                "out of memory: end the other processes ('run_bench.py doctor --nobreakdown' lists them), or choose "
+                "other GPUs with --gpus."
+            )
 
 
 def chosen_gpus(devices: Devices, assumed: hardware.Inventory | None = None) -> hardware.Inventory:

@@ -32,8 +32,8 @@ _ADVICE: tuple[tuple[Part, Callable[[Setting], object] | None, str], ...] = (
     ),
     (
         Part.COMPUTE,
-        lambda of: of.has_bf16 and of.precision not in ("bf16", "fp16"),
-        "Try --precision=bf16 (which changes the arithmetic: --check_precision reports how far losses move).",
+        lambda of: of.in_16_bits and of.precision not in ("bf16", "fp16"),
+        "Try --precision={in_16_bits} (which changes the arithmetic: --check_precision reports how far losses move).",
     ),
     (Part.COMPUTE, lambda of: of.devices.on_gpu, "Try --xla."),
     (Part.COMPUTE, lambda of: not of.devices.on_gpu and of.lacks_onednn, "Try --onednn=on."),
@@ -50,7 +50,8 @@ _ADVICE: tuple[tuple[Part, Callable[[Setting], object] | None, str], ...] = (
         Part.DEVICES,
         lambda of: not of.is_shared,
         "Together the devices are slower than one alone, so check what they share: host cores (try "
-        "--gpu_thread_mode=gpu_private, or a process per GPU: --local_cluster=worker:{count}), power and cooling.",
+        "--gpu_thread_mode=gpu_private, or a process per GPU: --local_cluster=worker:{count} --num_gpus=1 "
+        "--variable_update=collective_all_reduce), power and cooling.",
     ),
     (
         Part.EXCHANGE,
@@ -63,7 +64,11 @@ _ADVICE: tuple[tuple[Part, Callable[[Setting], object] | None, str], ...] = (
     (Part.EXCHANGE, lambda of: of.precision != "fp16", "Try --compact_gradient_transfer."),
     (Part.EXCHANGE, None, "{recommend} tries all of these. A larger --batch_size needs fewer exchanges per image."),
     (Part.HOST_COPY, None, "Images are copied to the devices while these compute: leave --pipelined_input on."),
-    (Part.HOST_COPY, lambda of: of.devices.on_gpu, "Keep this process on the cores next to its GPUs (numactl)."),
+    (
+        Part.HOST_COPY,
+        lambda of: of.devices.on_gpu,
+        "If its GPUs are on one NUMA node ('run_bench.py devices' prints it), keep the process on its cores (numactl).",
+    ),
     (Part.HOST_COPY, lambda of: not of.devices.on_gpu, "On a CPU the copy takes cores from the model."),
     (
         Part.INPUT,
@@ -87,6 +92,7 @@ def _advice(part: Part, of: Setting) -> str:
         "count": count,
         "devices": devices,
         "recommend": f"'run_bench.py recommend --model={model} {devices}'",
+        "in_16_bits": of.in_16_bits,
         "as_matmul": ", ".join(f"--{name}" for name in of.as_matmul),
         "data_dir": of.data_dir or "DIR",
     }

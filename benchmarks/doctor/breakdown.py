@@ -42,7 +42,7 @@ class Setting:
     Attributes:
         manager: value of --variable_update.
         photos: whether the model's data are JPEG images.
-        has_bf16: whether the device has bfloat16 instructions.
+        in_16_bits: the precision of 16 bits for which the device has tensor cores or instructions; None: none is known.
         as_matmul: flags that compute some of the model's convolutions as matrix products.
         lacks_onednn: whether TensorFlow does without oneDNN here, and the user has not chosen that.
         data_dir: the user's data; None if images were generated.
@@ -55,7 +55,7 @@ class Setting:
     precision: str
     manager: str
     photos: bool
-    has_bf16: bool = True
+    in_16_bits: str | None = "bf16"
     as_matmul: Sequence[str] = ()
     lacks_onednn: bool = False
     data_dir: str | None = None

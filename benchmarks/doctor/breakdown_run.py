@@ -23,6 +23,7 @@ from benchmarks.errors import ExitStatus
 from benchmarks.microbench import device_peak
 from benchmarks.process import subprocesses
 from benchmarks.process.signals import until_stopped
+from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.sweep import grid
 from benchmarks.sweep.isolated_run import PROGRAM, CellRunner, new_session
 from benchmarks.training import computing
@@ -85,7 +86,7 @@ def breakdown_setting(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
         precision=chosen.computing.precision,
         manager=values["variable_update"] or chosen.variables.variable_update,
         photos=spec.data_name == "imagenet",
-        has_bf16=chosen.devices.on_gpu or computing.has_instructions("bf16"),
+        in_16_bits=_in_16_bits(chosen.devices),
         as_matmul=computing.as_matmul_of(spec),
         lacks_onednn=chosen.devices.onednn is None and computing.onednn_mode(os.environ) == "off",
         data_dir=chosen.data.data_dir,
@@ -96,6 +97,14 @@ def breakdown_setting(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
         common={"device": chosen.devices.device, **given},
         budget_seconds=values["budget_seconds"] or DEFAULT_BUDGET_SECONDS,
     )
+
+
+def _in_16_bits(devices: Devices) -> str | None:
+    """Returns the precision of 16 bits for which the devices have tensor cores or instructions; None: none is known."""
+    if not devices.on_gpu:
+        return "bf16" if computing.has_instructions("bf16") else None
+    known = [gpu.compute_capability for gpu in options.chosen_gpus(devices).gpus if gpu.compute_capability]
+    return next((name for name in ("bf16", "fp16") if name in computing.tensor_core_precisions(known)), None)
 
 
 def _planned(plan: BreakdownPlan) -> Generator[tuple[Stage, Mapping[str, str]]]:

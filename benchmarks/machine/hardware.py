@@ -34,6 +34,7 @@ class Gpu:
         pcie_generation: the largest that GPU and slot have in common; an idle GPU runs at a smaller one.
         pcie_width: lanes, likewise.
         numa_node: the NUMA node of its slot.
+        used_bytes: of its memory, by all processes, when it was described.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Gpu:
     pcie_generation: int | None = None
     pcie_width: int | None = None
     numa_node: int | None = None
+    used_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,6 +157,7 @@ def _describe_gpu(gpu: nvml.DriverGpu, root: Path) -> Gpu:
         pcie_generation=gpu.ask("nvmlDeviceGetMaxPcieLinkGeneration"),
         pcie_width=gpu.ask("nvmlDeviceGetMaxPcieLinkWidth"),
         numa_node=linux.number(root / f"sys/bus/pci/devices/{bus}/numa_node"),
+        used_bytes=memory.used if memory else 0,
     )
 
 

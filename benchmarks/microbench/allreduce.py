@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.errors import headline, lack_of_memory, nccl_advice
+from benchmarks.errors import advised_headline, lack_of_memory
 from benchmarks.microbench.allreduce_report import Message, Timing
 from benchmarks.process.deadlines import NO_DEADLINES, Deadlines
 from models import building, specs
@@ -138,9 +138,7 @@ def _take_rounds(
 
 
 def _note_failure(timing: Timing, error: tf.errors.OpError | MemoryError) -> None:
-    timing.failure = headline(error) or "The host is out of memory."
-    if advice := nccl_advice(error):
-        timing.failure += f": {advice}"
+    timing.failure = advised_headline(error) or "The host is out of memory."
     if lack_of_memory(error):
         timing.failed_as = Status.OUT_OF_MEMORY
 

@@ -98,6 +98,8 @@ def save_of_killed(config: Config, provenance: Provenance, death: Death) -> None
         by = signal_in_words(death.signal) if death.signal else "a signal or its own failure"
         status = Status.CRASH
         reason = f"The run was ended by {by} before it could save its record; it held {held} of memory."
+        if death.signal == signal.SIGABRT and config.devices.on_gpu:  # "Unexpected Event status" in its event manager
+            reason += " TensorFlow ends its process so when a GPU fails: see its last lines, and Xid in dmesg."
     record = base_record(config, provenance, status, reason)
     try:
         save(open_store(config.output.output_dir), record)

@@ -131,7 +131,7 @@ def _report(results: Iterable[CaseResult], what: str, output_format: str, agains
     else:
         say(json.dumps({"what": what, "rows": rows, "counts": counts}))
     if counts["FAIL"]:
-        warn("The arithmetic of the failed rows is wrong on these devices: do not trust their speed either.")
+        warn("The failed rows compute wrongly on these devices, or not at all: do not trust their speed either.")
         return ExitStatus.RUN_FAILED
     return ExitStatus.OK
 

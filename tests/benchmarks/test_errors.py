@@ -54,9 +54,16 @@ def test_a_lack_of_memory_is_recognised_in_the_errors_of_cudas_libraries(error: 
     assert lack_of_memory(error) == what
 
 
-@pytest.mark.parametrize(("what", "advised"), [("cuda", "--gpu_memory_frac=0.9"), ("system", "--ipc=host")])
+@pytest.mark.parametrize(
+    ("what", "advised"),
+    [
+        ("unhandled cuda error (run with NCCL_DEBUG=INFO for details)", "--gpu_memory_frac=0.9"),
+        ("unhandled system error (run with NCCL_DEBUG=INFO for details)", "--ipc=host"),
+        ("Unable to load NCCL library. Multi-GPU collectives will not work.", "nvidia-nccl-cu12"),
+    ],
+)
 def test_what_nccl_is_refused_gets_an_advice_of_its_own(what: str, advised: str) -> None:
-    message = f"NCCL: unhandled {what} error (run with NCCL_DEBUG=INFO for details). Set NCCL_DEBUG=WARN for detail."
+    message = f"NCCL: {what}. Set NCCL_DEBUG=WARN for detail."
     error = tf.errors.InternalError(None, None, message)
     assert not lack_of_memory(error)
     explained = input_pipeline.RunInput().translate(error, num_classes=10)

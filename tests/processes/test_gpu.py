@@ -14,16 +14,11 @@ from benchmarks.machine.hardware import gpu_inventory
 from tests.support.commands import USER_ENVIRONMENT, Records, RunBench
 from variable_mgr.catalog import IN_ONE_PROCESS
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not gpu_inventory(USER_ENVIRONMENT).gpus, reason="there is no NVIDIA GPU that may be used"),
-]
-
+COUNT = len(gpu_inventory(USER_ENVIRONMENT).gpus)
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not COUNT, reason="there is no NVIDIA GPU that may be used")]
 
 VIRTUAL = ("--num_gpus=2", "--virtual_gpus=2", "--gpu_memory_frac=0.5")
-SEVERAL = pytest.mark.skipif(
-    len(gpu_inventory(USER_ENVIRONMENT).gpus) < 2, reason="there is no NVIDIA GPU for a second tower"
-)
+SEVERAL = pytest.mark.skipif(COUNT < 2, reason="there is no NVIDIA GPU for a second tower")
 TWO = [VIRTUAL, pytest.param(("--num_gpus=2",), marks=SEVERAL)]  # NCCL needs whole ones
 
 
@@ -110,7 +105,7 @@ def test_workers_that_share_a_gpu_have_room(run_process: RunBench, records: Reco
 
 
 @SEVERAL
-@pytest.mark.parametrize("words", [("--num_gpus=2",), ("--num_gpus=1", "--local_cluster=worker:2")])
+@pytest.mark.parametrize("words", [(f"--num_gpus={max(COUNT, 2)}",), ("--num_gpus=1", "--local_cluster=worker:2")])
 @pytest.mark.parametrize("manager", ["collective_all_reduce", "local_sgd"])
 def test_nccl_trains_in_one_process_and_between_processes(
     run_process: RunBench, records: Records, manager: str, words: tuple[str, ...]

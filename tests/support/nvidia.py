@@ -21,12 +21,13 @@ SWITCH = "switch"
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """One GPU: its name, its memory, its compute capability, and the memory of its MIG instances if it is divided."""
+    """One GPU: its name, memory, compute capability, the memory of its MIG instances, and what others have taken."""
 
     name: str = "NVIDIA H200"
     gib: int = 140
     capability: tuple[int, int] = (9, 0)
     instances_gib: tuple[int, ...] = ()
+    used_gib: int = 0
 
 
 class Machine:
@@ -70,7 +71,9 @@ class Machine:
             "nvmlDeviceGetIndex": lambda gpu: gpu,
             "nvmlDeviceGetName": lambda gpu: self.cards[gpu].name,
             "nvmlDeviceGetUUID": lambda gpu: f"GPU-{gpu}a2b3c4d-1234-5678-9abc-def012345678",
-            "nvmlDeviceGetMemoryInfo": lambda gpu: types.SimpleNamespace(total=self._gib(gpu) * 2**30),
+            "nvmlDeviceGetMemoryInfo": lambda gpu: types.SimpleNamespace(
+                total=self._gib(gpu) * 2**30, used=self.cards[gpu].used_gib * 2**30 if isinstance(gpu, int) else 0
+            ),
             "nvmlDeviceGetCudaComputeCapability": lambda gpu: self.cards[gpu].capability,
             "nvmlDeviceGetEccMode": lambda gpu: [1, 1],
             "nvmlDeviceGetMigMode": lambda gpu: [int(bool(self.cards[gpu].instances_gib))] * 2,

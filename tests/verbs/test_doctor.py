@@ -30,6 +30,7 @@ from benchmarks.process import apart, subprocesses, tensorflow_setup
 from benchmarks.training import computing
 from results.loading import load
 from results.record import Record
+from tests.support import nvidia
 from tests.support.commands import RunBench
 from tests.support.fake_runs import Failure, FakeRun, FakeRuns, interrupt
 from tests.support.records import fake_run
@@ -415,11 +416,18 @@ def test_advice_knows_the_cpu_and_the_model(tmp_path: Path, monkeypatch: pytest.
         ("conv1x1_as_matmul", "filter_gradients_as_matmul"),
         ("filter_gradients_as_matmul",),
     ]
-    assert {setting.has_bf16 for setting in settings} == {has_bf16}
-    assert planned(tmp_path, gpus=1).setting.has_bf16
+    assert {setting.in_16_bits for setting in settings} == {"bf16" if has_bf16 else None}
     monkeypatch.setattr(computing, "onednn_mode", lambda environ: "off")
     settings = [planned(tmp_path, "--device=cpu", *more).setting for more in ((), ("--onednn=off",))]
     assert [setting.lacks_onednn for setting in settings] == [True, False], "the user's word is not argued with"
+
+
+@pytest.mark.parametrize(("gpu", "precision"), [("8 H100, NVSwitch", "bf16"), ("8 T4, PCIe", "fp16")])
+def test_advice_on_precision_knows_the_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: str, precision: str
+) -> None:
+    nvidia.stand_in(monkeypatch, nvidia.MACHINES[gpu])
+    assert planned(tmp_path, gpus=8).setting.in_16_bits == precision
 
 
 LOCAL = "--local_cluster=ps:1,worker:2"

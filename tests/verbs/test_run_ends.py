@@ -6,6 +6,7 @@ import contextlib
 import json
 import resource
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,9 +17,13 @@ import pytest
 
 from benchmarks.cli import main
 from benchmarks.errors import OverdueError
+from benchmarks.machine import hardware
+from benchmarks.machine.provenance import Provenance
 from benchmarks.measure.display import Display
 from benchmarks.process import sentinel
-from benchmarks.run import loop, runner, train
+from benchmarks.run import loop, run_record, runner, train
+from results.loading import load
+from tests.support import settings
 from tests.support.commands import Records, RunBench
 
 SHORT = ("--device=cpu", "--model=trivial", "--batch_size=2", "--num_batches=6")
@@ -73,6 +78,16 @@ def test_the_record_of_a_killed_run_that_cannot_be_stored_is_printed(
     said = capfd.readouterr().err
     (line,) = [line for line in said.splitlines() if line.startswith("{")]
     assert json.loads(line)["status"] == "crash" and "Traceback" not in said
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_a_run_that_tensorflow_ends_names_the_gpu_as_a_cause(tmp_path: Path, device: str) -> None:
+    config = settings.resolve(f"--device={device}", "--num_gpus=1", f"--output_dir={tmp_path}", gpus=1)
+    provenance = Provenance([], hardware.Inventory(), None)
+    run_record.save_of_killed(config, provenance, sentinel.Death(signal.SIGABRT, 2**30, 2**31, False))
+    (record,) = load(tmp_path / "results.jsonl").records
+    assert record.status == "crash" and "ended by signal 6 (Aborted)" in record.reason
+    assert ("Xid" in record.reason) == (device == "gpu")
 
 
 def test_a_directory_that_does_not_open_is_not_left_to_the_sentinel() -> None:

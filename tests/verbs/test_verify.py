@@ -160,7 +160,7 @@ def test_the_verb_prints_a_row_for_each_verdict(
         "",
         f"{'1 ok, 2' if failed else '3 ok, 0'} failed, 1 cannot run here.",
     ]
-    assert ("The arithmetic of the failed rows is wrong" in done.stderr) == failed
+    assert ("The failed rows compute wrongly on these devices, or not at all" in done.stderr) == failed
 
 
 @pytest.mark.row("S3.7")
@@ -194,6 +194,14 @@ def test_an_operation_that_fails_is_a_failed_row(monkeypatch: pytest.MonkeyPatch
     case = verify.Case("replicated", Modifiers(all_reduce_spec="broken"), "cpu", "sgd", "broken")
     verdict = _only(monkeypatch, case)
     assert not verdict.passed and verdict.reason
+
+    def refuse(*_: object) -> float:
+        raise tf.errors.InternalError(
+            None, None, "NCCL: unhandled system error (run with NCCL_DEBUG=INFO for details)."
+        )
+
+    monkeypatch.setattr(comparisons, "_error", refuse)
+    assert "NCCL: unhandled system error" in (reason := _only(monkeypatch, case).reason) and "--ipc=host" in reason
 
 
 @pytest.mark.parametrize(

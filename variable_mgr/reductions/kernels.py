@@ -127,10 +127,11 @@ def hierarchical(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[
 
 
 def nccl(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tensor]:
-    """Uses TensorFlow's collective executor on NCCL, on each device one tensor after the other.
+    """Uses TensorFlow's collective executor on NCCL, between processes on each device one tensor after the other.
 
-    All members of a communicator must launch its collectives in the same order, and TensorFlow keeps one between
-    processes only if the graph has it (batch_all_reduce in tensorflow/python/distribute/cross_device_utils.py).
+    All members of a communicator must launch its collectives in the same order. Within a process TensorFlow keeps one
+    (RunCollective in tensorflow/core/nccl/nccl_manager.cc), between processes only if the graph has it
+    (batch_all_reduce in tensorflow/python/distribute/cross_device_utils.py).
     """
     return collective(values, place, turn, hint="nccl")
 
@@ -140,14 +141,14 @@ def collective(values: Sequence[tf.Tensor], place: Place, turn: Turn, *, hint: s
     count = place.towers_in_total
     if count == 1:
         return list(values)
-    means, ordered = [], hint == "nccl"
+    means, last = [], turn.last if hint == "nccl" else None
     for value, device in zip(values, place.towers, strict=True):
-        after = [turn.last[device]] if ordered and device in turn.last else []
+        after = [last[device]] if last and device in last else []
         with tf.device(device):
             total = collective_sum(value, place, turn.number + 1, hint=hint, after=after)
             means.append(total / count)
-        if ordered:
-            turn.last[device] = total
+        if last is not None:
+            last[device] = total
     return means
 
 

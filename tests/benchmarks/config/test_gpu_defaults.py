@@ -14,7 +14,7 @@ from benchmarks.machine import hardware
 from models import specs
 from results.record import key_of
 from results.utilisation import published_table
-from tests.support.nvidia import MACHINES, Machine, stand_in
+from tests.support.nvidia import MACHINES, Card, Machine, stand_in
 
 H100, A100, T4, V100 = "8 H100, NVSwitch", "8 A100, NVSwitch", "8 T4, PCIe", "2 V100, NVLink"
 UNKNOWN = "no capability"
@@ -55,6 +55,29 @@ def test_a_run_that_falls_back_to_the_cpu_says_why(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "8")
     with pytest.raises(UsageError, match="^No GPU of this machine can be used: CUDA_VISIBLE_DEVICES='8' shows no GPU"):
         notices()
+
+
+@pytest.mark.parametrize(
+    ("words", "is_named"),
+    [
+        ("--num_gpus=2", True),
+        ("--gpus=1", True),
+        ("--num_gpus=1", False),
+        ("--gpus=0,2", False),
+        ("--device=cpu", False),
+    ],
+)
+def test_a_gpu_that_others_use_is_named(words: str, is_named: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine([Card(used_gib=1), Card(used_gib=71), Card()])
+    notices = resolve(machine, monkeypatch, *words.split()).notices
+    in_use = [notice for notice in notices if notice.startswith("GPU 1 is in use: 71.0 of 140.0 GiB of its memory")]
+    assert len(in_use) == is_named == ("in use" in " ".join(notices))
+
+
+def test_workers_of_one_cluster_may_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("--local_cluster=worker:2", "--variable_update=collective_all_reduce", "--num_gpus=2", "--virtual_gpus=2")
+    notices = resolve(Machine([Card(used_gib=71)]), monkeypatch, *words).notices
+    assert "share GPUs" in " ".join(notices) and "in use" not in " ".join(notices)
 
 
 def test_a_missing_gpu_is_named_where_it_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
