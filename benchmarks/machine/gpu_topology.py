@@ -131,19 +131,11 @@ SUGGESTIONS = (
         f"{_GUIDE}: K80",
     ),
     Suggestion(
-        lambda inventory: inventory.has_peer_access,
-        "GPUs have peer access, but are below several PCIe root complexes and without NVLink",
-        ("--variable_update=parameter_server", "--local_parameter_device=cpu"),
-        "what they exchange crosses the host anyway; for alexnet and vgg16 try --variable_update=replicated "
-        "--all_reduce_spec=nccl",
-        f"{_GUIDE}: Titan X, M40, P100",
-    ),
-    Suggestion(
         lambda inventory: True,
-        "not all GPUs have access to each other's memory",
+        "GPUs have no NVLink, and are below several PCIe root complexes or have no access to each other's memory",
         ("--variable_update=parameter_server", "--local_parameter_device=cpu"),
-        "what they exchange is copied through the host anyway",
-        f"{_GUIDE}: K80",
+        "what they exchange crosses the host anyway",
+        f"{_GUIDE}: K80, Titan X, M40",
     ),
 )
 

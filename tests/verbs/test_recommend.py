@@ -384,14 +384,6 @@ def _slow_steps(chosen: Config) -> float:
     return min(20 + 4.0 * chosen.devices.num_devices * steps, chosen.length.time_limit_seconds)
 
 
-@pytest.mark.parametrize(("words", "warmup"), [((), 1), (("--data_dir=x",), 10)])
-def test_a_short_trial_is_warmed_up_until_it_reads_its_own_images(words: tuple[str, ...], warmup: int) -> None:
-    chosen = resolve("--device=cpu", *words)
-    candidate: Any = types.SimpleNamespace(cell=Cell((), chosen))
-    shortened = search._shortened(candidate, num_batches=5).config
-    assert shortened is not None and shortened.length.num_warmup_batches == warmup
-
-
 @pytest.mark.usefixtures("clock")
 def test_each_stage_has_a_share_of_the_time(runs: Runs, recommend: Recommend) -> None:
     runs.takes = _slow_steps
