@@ -193,3 +193,12 @@ def headline(error: BaseException) -> str:
     if lines[0].endswith("root error(s) found.") and len(lines) > 1:
         return lines[1].strip().removeprefix("(0)").strip()
     return lines[0]
+
+
+def explained(error: BaseException) -> BenchError | None:
+    """Returns an error of a session with its cause or what to try, if it lacks memory or comes from NCCL; else None."""
+    line = headline(error).removesuffix(".")
+    if what := lack_of_memory(error):
+        return OutOfMemoryError(f"{what}: {line}." if line else f"{what}.")
+    advice = nccl_advice(error)
+    return BenchError(f"{line}: {advice}.") if advice else None

@@ -154,10 +154,8 @@ def _driver(topology: Inventory) -> str:
     if topology.driver_version is None:
         return topology.problem or "no NVIDIA driver"
     newest = f", CUDA up to {topology.cuda_version}" if topology.cuda_version else ""
-    is_hidden = not topology.gpus and not topology.problem
-    hidden = "; no GPU that this process may see (CUDA_VISIBLE_DEVICES)" if is_hidden else ""
-    missing = f"; {topology.problem}" if topology.problem else ""
-    return f"{topology.driver_version}{newest}{hidden}{missing}"
+    hidden = "" if topology.gpus else "no GPU that this process may see (CUDA_VISIBLE_DEVICES)"
+    return "; ".join(filter(None, [topology.driver_version + newest, topology.problem or hidden]))
 
 
 def _libraries(software: Mapping[str, Any]) -> str:

@@ -52,12 +52,11 @@ def of_size(size_bytes: int) -> Message:
 
 @dataclasses.dataclass
 class Timing:
-    """The result of one reduction of one message: seconds of each round and the error, or the failure and its kind."""
+    """The result of one reduction of one message: seconds of each round and the error, or the failure."""
 
     seconds: list[float] = dataclasses.field(default_factory=list)
     error: float | None = None
-    failure: str = ""
-    failed_as: Status = Status.CRASH
+    failure: BenchError | None = None
 
 
 def winner(seconds: Mapping[str, Sequence[float]]) -> tuple[str | None, str]:
@@ -131,8 +130,7 @@ class ReductionReport:
 
     def give_up(self, message: Message, num_devices: int, specs: Iterable[str], error: BenchError) -> None:
         """Saves and prints that the measurement has ended before the results of a message."""
-        failed = Timing(failure=str(error), failed_as=error.record_status)
-        self.add(message, num_devices, dict.fromkeys(specs, failed))
+        self.add(message, num_devices, dict.fromkeys(specs, Timing(failure=error)))
 
     def add(self, message: Message, num_devices: int, timings: Mapping[str, Timing]) -> None:
         """Saves and prints the results of all reductions of a message on so many devices."""
@@ -189,7 +187,7 @@ class ReductionReport:
         )
         status, reason = Status.OK, ""
         if timing.failure:
-            status, reason = timing.failed_as, timing.failure
+            status, reason = timing.failure.record_status, str(timing.failure)
         elif timing.error is None or not timing.error <= self._tolerance:
             status, reason = Status.INVALID, f"The means are wrong: error {timing.error}, at most {self._tolerance:g}."
         return self._record(spec, message.name, num_devices, measurement, status, reason)

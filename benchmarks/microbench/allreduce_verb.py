@@ -7,7 +7,6 @@ import functools
 import itertools
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,7 @@ from benchmarks.record_files import open_store
 from variable_mgr.modifiers import why_not
 from variable_mgr.place import Place
 from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
-from variable_mgr.reductions.all_reduce_spec import UNITS, canonical
+from variable_mgr.reductions.all_reduce_spec import SpecError, canonical, parse_size
 
 if TYPE_CHECKING:
     from variable_mgr.reductions.all_reduce import Reduction
@@ -51,7 +50,6 @@ _USUAL_MODELS = "alexnet,inception3,resnet50,vgg16"
 _ENOUGH_SECONDS = 10.0
 _NUMBERS_PER_REDUCTION = 10**6
 _MOST_DEVICES = 64  # a ring of n devices has 2 n (n-1) operations for each tensor
-_SIZE = re.compile(r"(?P<number>[0-9]{1,18})(?P<unit>[kmg]?)", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,13 +113,11 @@ def allreduce_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
 
 def _sizes(smallest: str, largest: str) -> tuple[int, ...]:
     """Returns the powers of two from 4 on between two sizes in bytes."""
-    limits = []
-    for flag, text in (("min_bytes", smallest), ("max_bytes", largest)):
-        match = _SIZE.fullmatch(text)
-        if not match:
-            raise UsageError(f"--{flag}={text}: pass a number of bytes, such as 4096, 64K or 16M.")
-        limits.append(int(match["number"]) * UNITS[match["unit"].upper()])
-    sizes = tuple(2**power for power in range(2, 41) if limits[0] <= 2**power <= limits[1])
+    try:
+        low, high = map(parse_size, (smallest, largest))
+    except SpecError as error:
+        raise UsageError(f"--min_bytes={smallest} --max_bytes={largest}: {error}") from error
+    sizes = tuple(2**power for power in range(2, 41) if low <= 2**power <= high)
     if not sizes:
         raise UsageError(f"--min_bytes={smallest} --max_bytes={largest}: no power of two from 4 on lies between.")
     return sizes

@@ -14,7 +14,7 @@ import tensorflow as tf
 from benchmarks.cluster import cluster_spec
 from benchmarks.config import flag, run_flags
 from benchmarks.devices import device_plan
-from benchmarks.errors import ExitStatus, OverdueError, UsageError
+from benchmarks.errors import BenchError, ExitStatus, OutOfMemoryError, OverdueError, UsageError
 from benchmarks.machine import hardware
 from benchmarks.machine.provenance import of_this_run
 from benchmarks.microbench import allreduce, allreduce_verb
@@ -22,7 +22,6 @@ from benchmarks.microbench.allreduce_report import Message, ReductionReport, Tim
 from benchmarks.process.deadlines import NO_DEADLINES
 from benchmarks.process.tensorflow_setup import Devices
 from models import specs
-from results.record import Status
 from results.store import Store, StoreError
 from tests.support.commands import Records, RunBench
 from variable_mgr.modifiers import Modifiers
@@ -63,7 +62,7 @@ def test_what_is_wrong_is_seen_and_what_fails_spoils_nothing_else(monkeypatch: p
         monkeypatch.setitem(ALGORITHMS, name, Algorithm(name, "is wrong", compute))
     timings = _measure(of_size(4096), ["first_only", "pscpu", "nowhere"])
     assert timings["first_only"].error > 0.1
-    assert "no such luck" in timings["nowhere"].failure and timings["nowhere"].error is None
+    assert "no such luck" in str(timings["nowhere"].failure) and timings["nowhere"].error is None
     assert timings["pscpu"].error < 1e-6 and len(timings["pscpu"].seconds) == 3
 
 
@@ -76,8 +75,8 @@ def test_what_no_memory_holds_is_a_failure_of_each() -> None:
     for timing in _measure(
         of_size(4), {"first": AllReduce(ranges, place), "second": NeedsMuch(ranges, place)}
     ).values():
-        assert (timing.failed_as, timing.error) == (Status.OUT_OF_MEMORY, None)
-        assert timing.failure == "failed to allocate memory"
+        assert isinstance(timing.failure, OutOfMemoryError) and timing.error is None
+        assert str(timing.failure) == "Out of memory: failed to allocate memory."
 
 
 @pytest.mark.parametrize(("enough_seconds", "rounds"), [(5.5, 6), (0.0, 3)])
@@ -138,7 +137,7 @@ def test_defaults_and_choices() -> None:
     [
         (["--num_gpus=1"], "--num_gpus=2 or more"),
         (["--num_gpus=2", "--all_reduce_spec=pscpu,nccl"], "nccl moves data between NVIDIA GPUs only"),
-        (["--num_gpus=2", "--min_bytes=lots"], "--min_bytes=lots: pass a number of bytes"),
+        (["--num_gpus=2", "--min_bytes=lots"], "'lots' is no size: give a number, such as"),
         (["--num_gpus=2", "--min_bytes=1M", "--max_bytes=1K"], "no power of two"),
         (["--num_gpus=0,2"], "--num_gpus=0,2: pass one or more numbers"),
         (["--num_gpus=2,1000", "--model=none"], "--num_gpus=2,1000: graphs of so many devices take too long"),
@@ -261,8 +260,8 @@ def test_what_fails_or_is_wrong_is_a_row_and_a_record_and_never_the_fastest(
     timings = {
         "pscpu": Timing([0.4] * 3, 1e-7),
         "psgpu": Timing([0.1] * 3, 1e-3),
-        "xring": Timing([], None, failure="no such luck"),
-        "hierarchical": Timing([], None, failure="failed to allocate", failed_as=Status.OUT_OF_MEMORY),
+        "xring": Timing([], None, BenchError("no such luck")),
+        "hierarchical": Timing([], None, OutOfMemoryError("failed to allocate")),
     }
     report.add(of_size(4), 2, timings)
     assert report.close() == ExitStatus.RUN_FAILED

@@ -29,7 +29,7 @@ from tests.support.nvidia import MACHINES, Machine, stand_in
 from tests.support.records import fake_run
 from tests.support.settings import resolve
 
-ON_ANY_THREADS = ("--model=trivial", "--device=cpu", "--onednn=off")
+ON_ANY_THREADS = ("--model=trivial", "--device=cpu", "--onednn=on")
 ON_CPU = (*ON_ANY_THREADS, "--num_intra_threads=0", "--num_inter_threads=0")
 Rate = Callable[[Config], float]
 Recommend = Callable[..., dict[str, Any]]
