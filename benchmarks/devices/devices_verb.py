@@ -98,7 +98,7 @@ def as_json(
         "limits": [dataclasses.asdict(limit) for limit in _limits(topology, software)],
         "software": {**software, "operating_system": platform.platform()},
         "tensorflow_build": dict(build),
-        "suggestion": {"flags": list(suggested.flags), "where": suggested.where, "source": suggested.source},
+        "suggestion": {"flags": list(suggested.flags), "because": suggested.because, "source": suggested.source},
     }
 
 
