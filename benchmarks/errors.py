@@ -199,7 +199,10 @@ def headline(error: BaseException) -> str:
     return lines[0]
 
 
-def advised_headline(error: BaseException) -> str:
-    """Returns the line that names the problem, and after an error of NCCL what to try against it."""
-    problem, advice = headline(error), nccl_advice(error)
-    return f"{problem.removesuffix('.')}: {advice}." if advice else problem
+def explained(error: BaseException) -> BenchError | None:
+    """Returns an error of a session with its cause or what to try, if it lacks memory or comes from NCCL; else None."""
+    line = headline(error).removesuffix(".")
+    if what := lack_of_memory(error):
+        return OutOfMemoryError(f"{what}: {line}." if line else f"{what}.")
+    advice = nccl_advice(error)
+    return BenchError(f"{line}: {advice}.") if advice else None

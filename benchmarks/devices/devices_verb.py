@@ -16,10 +16,10 @@ from benchmarks.cluster.discovery import Found
 from benchmarks.config.run_flags import CLUSTER_FLAGS, RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
-from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.errors import ExitStatus
 from benchmarks.machine import gpu_support, gpu_topology, hardware
 from benchmarks.machine.gpu_support import Judgement
-from benchmarks.machine.gpu_topology import ACROSS_HOSTS, NOT_MEASURED, PATHS, advice, suggestion_for
+from benchmarks.machine.gpu_topology import ACROSS_HOSTS, PATHS, advice, suggestion_for
 from benchmarks.machine.hardware import Inventory
 from benchmarks.machine.provenance import describe_software
 from benchmarks.option import Flag, only
@@ -35,17 +35,10 @@ def run_devices(values: Mapping[str, Any]) -> ExitStatus:
     """Prints the inventory, and the tasks that flags or the environment name; starts none.
 
     Raises:
-        UsageError: flags name an impossible cluster; without them, an environment that names one is a warning.
+        UsageError: flags or the environment name an impossible cluster.
         BenchError: NVIDIA's driver hangs.
     """
-    try:
-        tasks = discovery.find_cluster(values, os.environ)
-    except UsageError as error:
-        if any(values[flag.name] is not None for flag in CLUSTER_FLAGS):
-            raise
-        tasks = None
-        warn(f"No tasks of a cluster are shown. {error}")
-    if tasks:
+    if tasks := discovery.find_cluster(values, os.environ):
         warn(*tasks.notices)
     topology, host, software = gpu_topology.read_gpu_links(), hardware.describe_host(), describe_software()
     build = _tensorflow_build(topology) if values["tensorflow"] is not False and software["tensorflow_version"] else {}
@@ -105,12 +98,7 @@ def as_json(
         "limits": [dataclasses.asdict(limit) for limit in _limits(topology, software)],
         "software": {**software, "operating_system": platform.platform()},
         "tensorflow_build": dict(build),
-        "suggestion": {
-            "flags": list(suggested.flags),
-            "where": suggested.where,
-            "source": suggested.source,
-            "is": NOT_MEASURED,
-        },
+        "suggestion": {"flags": list(suggested.flags), "because": suggested.because, "source": suggested.source},
     }
 
 
@@ -166,10 +154,8 @@ def _driver(topology: Inventory) -> str:
     if topology.driver_version is None:
         return topology.problem or "no NVIDIA driver"
     newest = f", CUDA up to {topology.cuda_version}" if topology.cuda_version else ""
-    is_hidden = not topology.gpus and not topology.problem
-    hidden = "; no GPU that this process may see (CUDA_VISIBLE_DEVICES)" if is_hidden else ""
-    missing = f"; {topology.problem}" if topology.problem else ""
-    return f"{topology.driver_version}{newest}{hidden}{missing}"
+    hidden = "" if topology.gpus else "no GPU that this process may see (CUDA_VISIBLE_DEVICES)"
+    return "; ".join(filter(None, [topology.driver_version + newest, topology.problem or hidden]))
 
 
 def _libraries(software: Mapping[str, Any]) -> str:

@@ -12,6 +12,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from benchmarks.config.workload import Workload
 from benchmarks.process.tensorflow_setup import Devices
 from results import intervals
@@ -199,19 +201,16 @@ class Breakdown:
         stages = []
         for stage in self.stages:
             cost, rate = self.cost_of(stage.part), self.rate_of(stage)
-            known: dict[str, Any] = {"part": stage.part, "failed": stage.failed, "reason": stage.reason}
-            if rate is not None:
-                known |= {
-                    "images_per_sec": dataclasses.asdict(rate),
-                    "processes": max(1, len(stage.rates)),
-                    "seconds": dataclasses.asdict(rate.inverse(stage.images)),
-                }
-            if cost is not None:
-                known |= {
-                    "added_seconds": dataclasses.asdict(cost.added),
-                    "verdict": cost.significance,
-                    "share": self.share(cost) if self.step else None,
-                }
+            known = {
+                "part": stage.part,
+                "failed": stage.failed,
+                "reason": stage.reason,
+                "images_per_sec": rate,
+                "processes": max(1, len(stage.rates)),
+                "seconds": rate and rate.inverse(stage.images),
+                "added_seconds": cost and cost.added,
+                "verdict": cost and cost.significance,
+                "share": self.share(cost) if cost and self.step else None,
+            }
             stages.append(known)
-        step = dataclasses.asdict(self.step) if self.step else None
-        return dict(strict({"step_seconds": step, "parts": stages}))
+        return dict(strict(msgspec.to_builtins({"step_seconds": self.step, "parts": stages})))

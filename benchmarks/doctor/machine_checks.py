@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from benchmarks.errors import BenchError
-from benchmarks.machine import linux, nvml
+from benchmarks.machine import contention, linux, nvml
 from benchmarks.machine.nvml import DriverGpu
 from results.text import Table, counted
 
@@ -121,27 +121,17 @@ def list_processes() -> Processes:
 def _host_numbers(root: Path, cpus: frozenset[int]) -> dict[str, float]:
     """Returns numbers of the host now: seconds (of CPU: of these cores), bytes and events since it started."""
     proc, folder = root / "proc", root / _CPUS
-    # These three belong together: what this process does between them would count as work of others.
-    clock, own_cpu, stat = time.monotonic(), time.process_time(), linux.text(proc / "stat")
-    busy, stolen, total = linux.core_seconds(stat or "", cpus)
+    cpu = contention.read(root, time.monotonic, time.process_time, cpus)
     memory, pages = linux.table(proc / "meminfo"), linux.table(proc / "vmstat")
+    hot = [linux.number(folder / f"cpu{number}/thermal_throttle/core_throttle_count") for number in cpus]
     return {
-        "clock_seconds": clock,
-        "own_cpu_seconds": own_cpu,
-        "busy_seconds": busy,
-        "stolen_seconds": stolen,
-        "total_seconds": total,
+        **dataclasses.asdict(cpu),
         **_container(root),
         "swapped_bytes": (pages.get("pswpin", math.nan) + pages.get("pswpout", math.nan)) * resource.getpagesize(),
         "memory_gib": (memory.get("MemTotal", 0) or math.nan) / 2**20,
         "memory_available_gib": memory.get("MemAvailable", math.nan) / 2**20,
-        "hot_events": sum(_number(folder / f"cpu{cpu}/thermal_throttle/core_throttle_count") for cpu in cpus),
+        "hot_events": math.nan if None in hot else sum(filter(None, hot)),
     }
-
-
-def _number(path: Path) -> float:
-    text = linux.text(path) or ""
-    return float(text) if text.isascii() and text.isdecimal() else math.nan
 
 
 def _container(root: Path) -> dict[str, float]:
@@ -161,7 +151,7 @@ def look(root: Path = Path("/"), cpus: frozenset[int] | None = None) -> list[Obs
     time.sleep(_SECONDS)
     later, now = list_processes(), _host_numbers(root, cpus)
     change = {name: now[name] - before[name] for name in now}
-    seconds, available, total = change["clock_seconds"], now["memory_available_gib"], now["memory_gib"]
+    seconds, available, total = change["at_seconds"], now["memory_available_gib"], now["memory_gib"]
     busiest = ", ".join(_busiest(processes, later, seconds))
     governor_files = (root / _CPUS / f"cpu{cpu}/cpufreq/scaling_governor" for cpu in cpus)
     governors = sorted({governor for file in governor_files if (governor := linux.text(file))})
@@ -194,9 +184,9 @@ def _check(name: str, value: float, template: str, *shown: float | str) -> Obser
 
 
 def _cpu_checks(now: Numbers, change: Numbers, cores: int, busiest: str) -> Iterator[Observation]:
-    seconds, limit = change["clock_seconds"], now["container_cores"]
+    seconds, limit = change["at_seconds"], now["container_cores"]
     # Noise makes some differences negative. NaN stays NaN: `max` returns its first argument unless another is greater.
-    used = max(change["busy_seconds"] - change["own_cpu_seconds"], 0.0) / seconds
+    used = max(change["busy_seconds"] - change["own_seconds"], 0.0) / seconds
     others = _check("CPU used by others", used / _bearable_cores(cores), "{1:.2f} of {2}", used, counted(cores, "core"))
     if others.is_disturbing:
         unnamed = "It is the kernel, has ended, or is outside this container: wait, or ask who shares the host."
@@ -206,7 +196,7 @@ def _cpu_checks(now: Numbers, change: Numbers, cores: int, busiest: str) -> Iter
     if not math.isnan(limit):
         on = counted(cores, "core")
         yield _check("CPU limit of the container", cores - limit, "{1:g} cores' time on {2}", limit, on)
-        used = max(change["container_used_seconds"] - change["own_cpu_seconds"], 0.0) / seconds
+        used = max(change["container_used_seconds"] - change["own_seconds"], 0.0) / seconds
         name, template = "CPU used by others in the container", "{1:.2f} of {2:g} cores' time"
         within = [
             _check(name, used / _bearable_cores(limit), template, used, limit),

@@ -17,37 +17,42 @@ _VARIABLE = "CNN_BENCH_CORES_USED_BY_OTHERS"
 _LEAST_SECONDS, _MOST_SECONDS = 0.3, 5.0
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class CpuReading:
     """CPU seconds until now; NaN if they are unknown.
 
     Attributes:
         at_seconds: of a monotonic clock.
         own_seconds: of this process.
-        busy_seconds: of all processes, and of other virtual machines, on the cores that this process may use.
+        busy_seconds: of all processes on the cores that this process may use.
+        stolen_seconds: of other virtual machines on these cores.
+        total_seconds: of these cores.
     """
 
     at_seconds: float
     own_seconds: float
     busy_seconds: float
+    stolen_seconds: float = 0.0
+    total_seconds: float = 0.0
 
 
 def read(
     root: Path = Path("/"),
     clock: Callable[[], float] = time.monotonic,
     own_seconds: Callable[[], float] = time.process_time,
+    cpus: frozenset[int] | None = None,
 ) -> CpuReading:
-    """Reads the clocks now; `root` holds `proc`."""
+    """Reads the clocks now; `root` holds `proc`. `cpus` are the cores; None: those that this process may use."""
     # These belong together: what this process does between them would count as work of others.
     at, own, stat = clock(), own_seconds(), linux.text(root / "proc/stat")
-    busy, stolen, _ = linux.core_seconds(stat or "", frozenset(os.sched_getaffinity(0)))
-    return CpuReading(at_seconds=at, own_seconds=own, busy_seconds=busy + stolen)
+    return CpuReading(at, own, *linux.core_seconds(stat or "", cpus or frozenset(os.sched_getaffinity(0))))
 
 
 def cores_used_by_others(before: CpuReading, after: CpuReading) -> float | None:
     """Returns how many cores others used from one reading to the other, on average; None if that is unknown."""
     seconds = after.at_seconds - before.at_seconds
-    others = after.busy_seconds - before.busy_seconds - (after.own_seconds - before.own_seconds)
+    others, others_before = (one.busy_seconds + one.stolen_seconds - one.own_seconds for one in (after, before))
+    others -= others_before
     return None if math.isnan(others) or seconds <= 0 else max(0.0, others) / seconds
 
 

@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.errors import advised_headline, lack_of_memory
+from benchmarks.errors import BenchError, explained, headline
 from benchmarks.microbench.allreduce_report import Message, Timing
 from benchmarks.process.deadlines import NO_DEADLINES, Deadlines
 from models import building, specs
 from models.seeds import seed_at_run_time
-from results.record import Status
 from variable_mgr.expected import relative_error
 from variable_mgr.place import Place
 from variable_mgr.reductions.all_reduce import Reduction
@@ -85,7 +84,7 @@ def measure(
     except (tf.errors.OpError, MemoryError) as error:
         for timing in timings.values():
             if timing.error is None and not timing.failure:
-                _note_failure(timing, error)
+                timing.failure = explained(error) or BenchError(headline(error))
     deadlines.none()
     return timings
 
@@ -131,16 +130,10 @@ def _take_rounds(
                 run()
                 end = time.perf_counter()
             except tf.errors.OpError as error:
-                _note_failure(timings[name], error)
+                timings[name].failure = explained(error) or BenchError(headline(error))
                 continue
             if measured >= 0:
                 timings[name].seconds.append(end - begin)
-
-
-def _note_failure(timing: Timing, error: tf.errors.OpError | MemoryError) -> None:
-    timing.failure = advised_headline(error) or "The host is out of memory."
-    if lack_of_memory(error):
-        timing.failed_as = Status.OUT_OF_MEMORY
 
 
 def _means(session: tf.compat.v1.Session, sources: Sequence[Sequence[tf.Variable]]) -> list[np.ndarray]:

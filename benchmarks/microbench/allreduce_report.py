@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.console import say, warn
@@ -52,12 +52,11 @@ def of_size(size_bytes: int) -> Message:
 
 @dataclasses.dataclass
 class Timing:
-    """The result of one reduction of one message: seconds of each round and the error, or the failure and its kind."""
+    """The result of one reduction of one message: seconds of each round and the error, or the failure."""
 
     seconds: list[float] = dataclasses.field(default_factory=list)
     error: float | None = None
-    failure: str = ""
-    failed_as: Status = Status.CRASH
+    failure: BenchError | None = None
 
 
 def winner(seconds: Mapping[str, Sequence[float]]) -> tuple[str | None, str]:
@@ -112,43 +111,29 @@ class ReductionReport:
             for count in described
         }
         self._leads: dict[tuple[str, int], str] = {}  # of the fastest, by message and number of devices
-        self._begun: tuple[Message, int, Collection[str]] | None = None
         self._failed = 0
         self._all_saved = True
 
     def open(self, cannot: Mapping[int, Mapping[str, str]]) -> None:
         """Prints the header, and for each number of devices the reductions that cannot run, with the reason."""
-        numbers_by_reason: dict[tuple[str, str], list[str]] = {}
-        for num_devices, reasons in cannot.items():
-            for spec, reason in reasons.items():
-                none = Measurement(images_per_step=None)
-                self._save([self._record(spec, "", num_devices, none, Status.SKIPPED, reason)])
-                numbers_by_reason.setdefault((spec, reason), []).append(str(num_devices))
+        rows = [(spec, number, reason) for number, reasons in cannot.items() for spec, reason in reasons.items()]
+        none = Measurement(images_per_step=None)
+        for spec, number, reason in rows:
+            self._save([self._record(spec, "", number, none, Status.SKIPPED, reason)])
         if not self._as_text:
             return
         say(f"All-reduce of float32 on {self._described[max(self._described)]}: every device gets the mean over all.")
         say("algbw is the message's bytes over the mean time, busbw that times 2 (n-1)/n, in GB/s (1e9 bytes); a time")
         say(f"includes TensorFlow's overhead per step. The error is against NumPy; the limit is {self._tolerance:g}.\n")
-        for (spec, reason), numbers in numbers_by_reason.items():
-            say(f"{spec} cannot run on {', '.join(numbers)} devices: {reason}")
-        if 1 in self._described:
-            say("1 device has nothing to exchange: nothing is measured on it.")
+        say(*(f"{spec} cannot run on {number} devices: {reason}" for spec, number, reason in rows))
         say(_TABLE.line())
 
-    def begin(self, message: Message, num_devices: int, specs: Collection[str]) -> None:
-        """Notes that a message is being measured, by these reductions."""
-        self._begun = message, num_devices, specs
-
-    def give_up(self, error: BenchError) -> None:
-        """Saves and prints that the measurement has ended before the results of the message that was begun."""
-        if self._begun:
-            message, num_devices, specs = self._begun
-            failed = Timing(failure=str(error), failed_as=error.record_status)
-            self.add(message, num_devices, dict.fromkeys(specs, failed))
+    def give_up(self, message: Message, num_devices: int, specs: Iterable[str], error: BenchError) -> None:
+        """Saves and prints that the measurement has ended before the results of a message."""
+        self.add(message, num_devices, dict.fromkeys(specs, Timing(failure=error)))
 
     def add(self, message: Message, num_devices: int, timings: Mapping[str, Timing]) -> None:
         """Saves and prints the results of all reductions of a message on so many devices."""
-        self._begun = None
         records = {spec: self._measured(message, spec, num_devices, timing) for spec, timing in timings.items()}
         self._save(list(records.values()))
         valid = {spec: timings[spec].seconds for spec, record in records.items() if record.status is Status.OK}
@@ -184,7 +169,7 @@ class ReductionReport:
         if not self._leads:
             return []
         rows = [
-            [name, *("nothing to exchange" if n == 1 else self._leads.get((name, n), "") for n in self._described)]
+            [name, *(self._leads.get((name, number), "") for number in self._described)]
             for name in dict.fromkeys(name for name, _ in self._leads)
         ]
         note = (
@@ -202,7 +187,7 @@ class ReductionReport:
         )
         status, reason = Status.OK, ""
         if timing.failure:
-            status, reason = timing.failed_as, timing.failure
+            status, reason = timing.failure.record_status, str(timing.failure)
         elif timing.error is None or not timing.error <= self._tolerance:
             status, reason = Status.INVALID, f"The means are wrong: error {timing.error}, at most {self._tolerance:g}."
         return self._record(spec, message.name, num_devices, measurement, status, reason)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ from benchmarks.record_files import open_store
 from variable_mgr.modifiers import why_not
 from variable_mgr.place import Place
 from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
-from variable_mgr.reductions.all_reduce_spec import UNITS, canonical
+from variable_mgr.reductions.all_reduce_spec import SpecError, canonical, parse_size
 
 if TYPE_CHECKING:
     from variable_mgr.reductions.all_reduce import Reduction
@@ -50,7 +50,6 @@ _USUAL_MODELS = "alexnet,inception3,resnet50,vgg16"
 _ENOUGH_SECONDS = 10.0
 _NUMBERS_PER_REDUCTION = 10**6
 _MOST_DEVICES = 64  # a ring of n devices has 2 n (n-1) operations for each tensor
-_SIZE = re.compile(r"(?P<number>[0-9]{1,18})(?P<unit>[kmg]?)", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,8 +57,7 @@ class AllReducePlan:
     """The reductions and messages to measure."""
 
     chosen: Config  # all devices, wrappers around the reductions, number of steps, output
-    counts: tuple[int, ...]  # numbers of devices that reduce together, ascending
-    places: Mapping[int, Place]  # of their towers, where there are several
+    places: Mapping[int, Place]  # of towers that reduce together, by their number, ascending
     specs: tuple[str, ...]  # values of `--all_reduce_spec`
     cannot: Mapping[int, Mapping[str, str]]  # by number of devices, reductions that cannot run, each with the reason
     sizes_bytes: tuple[int, ...]  # of the messages of one tensor
@@ -86,6 +84,8 @@ def allreduce_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
             f"--num_gpus={given['num_gpus']}: graphs of so many devices take too long to build: pass at most "
             f"{_MOST_DEVICES}."
         )
+    if 1 in numbers:
+        warn("1 device has nothing to exchange: nothing is measured on it.")
     specs = tuple(dict.fromkeys(named or ALGORITHMS))
     places = {count: chosen.place_of(count) for count in numbers if count > 1}
     cannot: dict[int, dict[str, str]] = {}
@@ -102,7 +102,6 @@ def allreduce_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
     models = () if given["model"] == "none" else tuple(outside_models.find_any_model(name).name for name in names)
     return AllReducePlan(
         chosen=chosen,
-        counts=tuple(numbers),
         places=places,
         specs=tuple(spec for spec in specs if spec not in nowhere),
         cannot=cannot,
@@ -114,13 +113,11 @@ def allreduce_options(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
 
 def _sizes(smallest: str, largest: str) -> tuple[int, ...]:
     """Returns the powers of two from 4 on between two sizes in bytes."""
-    limits = []
-    for flag, text in (("min_bytes", smallest), ("max_bytes", largest)):
-        match = _SIZE.fullmatch(text)
-        if not match:
-            raise UsageError(f"--{flag}={text}: pass a number of bytes, such as 4096, 64K or 16M.")
-        limits.append(int(match["number"]) * UNITS[match["unit"].upper()])
-    sizes = tuple(2**power for power in range(2, 41) if limits[0] <= 2**power <= limits[1])
+    try:
+        low, high = map(parse_size, (smallest, largest))
+    except SpecError as error:
+        raise UsageError(f"--min_bytes={smallest} --max_bytes={largest}: {error}") from error
+    sizes = tuple(2**power for power in range(2, 41) if low <= 2**power <= high)
     if not sizes:
         raise UsageError(f"--min_bytes={smallest} --max_bytes={largest}: no power of two from 4 on lies between.")
     return sizes
@@ -141,6 +138,8 @@ def run_allreduce(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
         deadlines.opening("Looking at this machine")
         provenance = of_this_run(command, on_gpus=chosen.devices.on_gpu)
         _, session_config = start(chosen.runtime, deadlines)
+        deadlines.preparation("Building the models")
+        comparisons = list(itertools.product(_messages(plan), plan.places))
     from benchmarks.devices import device_plan
     from benchmarks.microbench import allreduce
 
@@ -149,7 +148,7 @@ def run_allreduce(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
         provenance,
         {
             count: device_plan.plan(dataclasses.replace(chosen.devices, num_devices=count), shared_on="cpu").description
-            for count in plan.counts
+            for count in plan.places
         },
         devices=chosen.devices,
         precision=chosen.computing.precision,
@@ -159,18 +158,15 @@ def run_allreduce(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
     report.open(plan.cannot)
     reductions = _reductions(plan)
     how_long = {"warmup_rounds": chosen.length.num_warmup_batches, "rounds": chosen.length.num_batches or 0}
-    limit, begun = plan.budget_seconds, time.monotonic()
-    with recorded(chosen.processes.step_timeout_seconds, report.give_up) as deadlines:
-        deadlines.preparation("Building the models")
-        comparisons = list(itertools.product(_messages(plan), plan.places))
-        number = len(comparisons)
-        with progress.counted("reducing messages", number):
-            for done, (message, count) in enumerate(comparisons):
-                left = limit - (time.monotonic() - begun)
-                if left <= 0:
-                    warn(f"--budget_seconds={limit:g} is over: {number - done} of {number} are left out.")
-                    break
-                report.begin(message, count, reductions[count])
+    limit, begun, number = plan.budget_seconds, time.monotonic(), len(comparisons)
+    with progress.counted("reducing messages", number):
+        for done, (message, count) in enumerate(comparisons):
+            left = limit - (time.monotonic() - begun)
+            if left <= 0:
+                warn(f"--budget_seconds={limit:g} is over: {number - done} of {number} are left out.")
+                break
+            give_up = functools.partial(report.give_up, message, count, reductions[count])
+            with recorded(chosen.processes.step_timeout_seconds, give_up) as deadlines:
                 timings = allreduce.measure(
                     message,
                     reductions[count],
@@ -180,8 +176,8 @@ def run_allreduce(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
                     enough_seconds=min(_ENOUGH_SECONDS, left / (number - done)),
                     deadlines=deadlines,
                 )
-                report.add(message, count, timings)
-                progress.advance()
+            report.add(message, count, timings)
+            progress.advance()
     return report.close()
 
 

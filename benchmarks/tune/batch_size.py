@@ -19,7 +19,6 @@ from benchmarks.process.signals import raise_on_termination
 from benchmarks.record_files import open_store
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner, new_session
-from benchmarks.trackers import tracker_list
 from results.record import Record, Status
 
 AUTO = "auto"
@@ -32,16 +31,8 @@ _HEADROOM_ON_GPUS = 0.1
 # Below the results directory: records and logs of the trials.
 _DIRECTORY = "batch_trials"
 _STEPS: dict[str, Any] = {"num_batches": 2, "num_warmup_batches": 1}
-# Flags that a trial does not get: the length of the run, its output, and what it does between its steps.
-_NOT_PASSED_ON = (
-    *("num_epochs", "time_limit_seconds", "output_dir", "output_format", "display_every"),
-    *(
-        flag.name
-        for title in ("Checkpoints", "Evaluation", "Summaries and profiles")
-        for flag in run_flags.RUN_FLAGS[title]
-    ),
-    *tracker_list.FLAGS,
-)
+# Groups of flags that a trial does not get: the length of the run, its output, and what it does between its steps.
+OF_THE_RUN_ITSELF = ("How long", "Output", "Checkpoints", "Evaluation", "Summaries and profiles")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,14 +103,10 @@ def resolve_batch_size(values: Mapping[str, Any], command: Sequence[str], count_
     """
     usual = config.resolve({**values, "batch_size": None}, count_gpus)
     on_gpu = usual.devices.on_gpu
-    if usual.processes.cluster:
-        raise UsageError("--batch_size=auto runs trials in one process: with several processes, give a number.")
-    if values["print_config"]:
-        raise UsageError("--batch_size=auto runs trials, and --print_config runs nothing: give a number.")
-    if usual.computing.check_precision:
-        raise UsageError(
-            "--batch_size=auto leaves no memory for --check_precision, which trains again in fp32: give a number."
-        )
+    alone = {"several processes": usual.processes.cluster, "--print_config": values["print_config"]}
+    for what, is_asked in {**alone, "--check_precision": usual.computing.check_precision}.items():
+        if is_asked:
+            raise UsageError(f"--batch_size=auto runs trials, which do not go with {what}: give a number.")
     begun = time.monotonic()
     open_store(usual.output.output_dir)  # refused before the search, not after it, if it cannot be written
     provenance = new_session(command, on_gpus=on_gpu)
@@ -138,7 +125,8 @@ def resolve_batch_size(values: Mapping[str, Any], command: Sequence[str], count_
 
 def _trials(values: Mapping[str, Any], runner: CellRunner, count_gpus: Callable[[], int]) -> Callable[[int], Probed]:
     """Returns a function that tries a batch of so many images, see `_probed`."""
-    passed_on = {name: value for name, value in values.items() if name not in _NOT_PASSED_ON} | _STEPS
+    of_run = {flag.name for title in OF_THE_RUN_ITSELF for flag in run_flags.RUN_FLAGS[title]}
+    passed_on = {name: value for name, value in values.items() if name not in of_run} | _STEPS
     fitted = [math.inf]
 
     def probe(images: int) -> Probed:

@@ -24,7 +24,7 @@ from results.intervals import (
     of_repeats,
     slower_than_best,
 )
-from results.step_statistics import MIN_STEPS_FOR_INTERVAL, rate, rate_interval
+from results.step_statistics import rate, rate_interval
 
 # A candidate that has no result for want of time has a reason that begins so.
 NOT_RUN = "not run"
@@ -116,15 +116,13 @@ def interval_of(runs: Sequence[Outcome], between: float = LEAST_SPREAD, degrees:
     """Returns the geometric mean of the rates of valid runs; its bounds are unknown with too few steps.
 
     With three runs or more, they come from the spread between runs. With fewer, they come from the spread between
-    steps, widened by `between` (see `between_runs`), since the steps of one process do not show how processes differ;
-    then runs of too few steps do not count beside others.
+    steps, widened by `between` (see `between_runs`), since the steps of one process do not show how processes differ.
     """
     if len(runs) >= ENOUGH_REPEATS:
         return of_repeats(_rates(runs))
-    counted = [run for run in runs if len(run.step_seconds) >= MIN_STEPS_FOR_INTERVAL] or runs
-    widths = [rate_interval(run.step_seconds, run.images_per_step).log_half_width for run in counted]
-    middle, factor = geometric_mean(_rates(counted)), math.exp(math.hypot(*widths) / len(counted))
-    return Interval(middle, middle / factor, middle * factor).widened(between / math.sqrt(len(counted)), degrees)
+    widths = [rate_interval(run.step_seconds, run.images_per_step).log_half_width for run in runs]
+    middle, factor = geometric_mean(_rates(runs)), math.exp(math.hypot(*widths) / len(runs))
+    return Interval(middle, middle / factor, middle * factor).widened(between / math.sqrt(len(runs)), degrees)
 
 
 def _rates(runs: Sequence[Outcome]) -> list[float]:

@@ -22,6 +22,7 @@ from benchmarks.process.signals import until_stopped
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.sweep.isolated_run import CellRunner, new_session
 from benchmarks.tune import search_stages
+from benchmarks.tune.batch_size import OF_THE_RUN_ITSELF
 from benchmarks.tune.halving import NOT_RUN
 from benchmarks.tune.search import (
     DEFAULT_OUTPUT_DIR,
@@ -41,8 +42,9 @@ from results.text import counted
 # For these flags, `auto` asks to vary them; for other flags it is a value.
 _VARIED_IF_AUTO = ("batch_size", "data_format")
 # It runs single processes, chooses the length of each run, and none may continue another one's training, or the user's.
-_OTHER_GROUPS = ("Several processes", "How long", "Output", "Checkpoints", "Evaluation", "Summaries and profiles")
-_NOT_ASKED = ("check_precision", "log_device_placement", "print_training_accuracy")
+# A pipeline fixes the manager and the number of devices.
+_OTHER_GROUPS = ("Several processes", *OF_THE_RUN_ITSELF)
+_NOT_ASKED = ("check_precision", "log_device_placement", "print_training_accuracy", "pipeline_stages", "micro_batches")
 _FLAGFILE = "recommended.flags"
 _OWN = ("budget_seconds", "dry_run", "output_dir", "output_format")
 
@@ -59,11 +61,6 @@ def plan_search(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Rec
     usual = config.resolve(run_flags.unset(given), count_gpus)
     if usual.processes.cluster:
         raise UsageError("recommend searches settings for one process, but TF_CONFIG names a cluster: unset it.")
-    if usual.variables.pipeline:
-        raise UsageError(
-            "recommend tries managers and numbers of devices, and a pipeline fixes both: omit --pipeline_stages, or "
-            "use sweep --micro_batches=4,8,16."
-        )
     fixed = dict(word.removeprefix("--").split("=", 1) for word in run_flags.words(given))
     stages = search_stages.stages(fixed, usual)
     return RecommendPlan(

@@ -14,15 +14,16 @@ from benchmarks.config import run_flags
 from benchmarks.config.config import Config
 from benchmarks.console import in_words, warn
 from benchmarks.machine.hardware import usable_cores
+from benchmarks.outside_text import shortened
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner
 from benchmarks.sweep.progress import estimate_seconds
 from benchmarks.tune.halving import NOT_RUN, Candidate, Halving, Outcome, Row, runs_needed
 from benchmarks.tune.search_stages import MANAGERS, SearchStage, Texts, cells
-from results.quality import OTHERS_SHARE
+from results.quality import warnings_of_others
 from results.record import Record, Status, strict
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
-from results.text import counted, rounded
+from results.text import counted, one_line, rounded
 
 # The first round measures for about this long, but with enough steps for an interval, and with few steps while the
 # time of a step is only estimated.
@@ -33,7 +34,6 @@ _END_SECONDS = 3.0
 # A run may take its part of the time of its stage, or so many times what runs are estimated to take, for XLA compiles;
 # but at least so many seconds.
 _PATIENCE, _LEAST_LIMIT_SECONDS = 5.0, 60.0
-_LONGEST_REASON = 200
 # Of so many first losses, how far they are below the first one on average is compared. Runs that trained alike differed
 # by up to 1.2 times (AlexNet, of which XLA drops other units), those with wrong gradients by 2.6 to 6 (ResNet-50 under
 # XLA on an H200).
@@ -262,12 +262,8 @@ class Finder:
                 f"There was no time to repeat what is within the noise ({', '.join(undecided)}), so it may be faster: "
                 f"search with a larger --budget_seconds than {self._plan.budget_seconds:.0f}."
             )
-        used, cores = self._runner.provenance.cores_used_by_others_before, usable_cores()
-        if used is not None and used > OTHERS_SHARE * cores:
-            yield (
-                f"Other processes used {used:.1f} of {counted(cores, 'core')} directly before the search, which may "
-                "have affected the result: search again on an idle machine."
-            )
+        used = self._runner.provenance.cores_used_by_others_before
+        yield from warnings_of_others(used, usable_cores(), "directly before the search")
 
 
 def _config(candidate: Candidate) -> Config:
@@ -281,8 +277,6 @@ def _in_words(candidate: Candidate) -> str:
 
 def _shortened(candidate: Candidate, **length: Any) -> Cell:
     config = _config(candidate)
-    if not config.devices.on_gpu and config.data.data_dir is None:
-        length["num_warmup_batches"] = 1
     words = tuple(f"--{name}={value}" for name, value in length.items())
     shorter = dataclasses.replace(config.length, at_least_seconds=None, **length)
     return Cell((*candidate.cell.arguments, *words), dataclasses.replace(config, length=shorter))
@@ -300,8 +294,7 @@ def _outcome(record: Record, steps: int, limit_seconds: float, *, is_last: bool)
         )
     if record.status is Status.TIMEOUT and is_last:
         return Outcome(reason=f"{NOT_RUN} to its end: stopped after {limit_seconds:.0f} s", cut_off=True)
-    reason = " ".join(f"{record.status}: {record.reason}".split())
-    return Outcome(reason=reason[:_LONGEST_REASON])
+    return Outcome(reason=shortened(one_line(f"{record.status}: {record.reason}")))
 
 
 def _why_rejected(one: Candidate, others: Sequence[Candidate]) -> str:

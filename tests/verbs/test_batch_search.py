@@ -219,9 +219,9 @@ def test_if_no_batch_fits_the_search_fails(trials: Trials) -> None:
     ("words", "sentence"),
     [
         (["explain", "replicated", *AUTO], "found by trying"),
-        ([*AUTO, "--local_cluster=ps:1,worker:2"], "in one process"),
-        ([*AUTO, "--print_config"], "--print_config runs nothing"),
-        ([*AUTO, "--check_precision", "--precision=bf16"], "no memory for --check_precision"),
+        ([*AUTO, "--local_cluster=ps:1,worker:2"], "do not go with several processes"),
+        ([*AUTO, "--print_config"], "do not go with --print_config"),
+        ([*AUTO, "--check_precision", "--precision=bf16"], "do not go with --check_precision"),
         (["run", "--batch_size=many"], "'many' is not a whole number, and not auto"),
     ],
 )

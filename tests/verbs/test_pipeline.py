@@ -82,7 +82,7 @@ def test_stages_and_parts_that_do_not_fit_are_refused_with_those_that_do(argumen
 
 def test_recommend_does_not_search_pipelines(run_bench: RunBench) -> None:
     done = run_bench("recommend", *TWO_STAGES, "--model=mlp")
-    assert done.status == 2 and "omit --pipeline_stages" in done.stderr
+    assert done.status == 2 and "no flag --pipeline_stages, which is one of a run" in done.stderr
 
 
 def test_verify_compares_a_pipeline_as_a_pipeline(run_bench: RunBench) -> None:

@@ -49,7 +49,7 @@ def parse(text: str) -> tuple[Range, ...]:
     ranges = []
     for index in range(0, len(parts), 2):
         algorithm, shards = _parse_range(parts[index])
-        limit = _parse_size(parts[index + 1]) if index + 1 < len(parts) else None
+        limit = parse_size(parts[index + 1]) if index + 1 < len(parts) else None
         ranges.append(Range(algorithm, shards, limit))
     limits = [r.limit_elements for r in ranges if r.limit_elements is not None]
     if limits != sorted(set(limits)):
@@ -99,10 +99,11 @@ def _parse_range(text: str) -> tuple[str, int]:
     return name, int(match["shards"] or 1)
 
 
-def _parse_size(text: str) -> int:
+def parse_size(text: str) -> int:
+    """Returns a size; raises SpecError if the text is none."""
     match = _SIZE.fullmatch(text)
     if not match:
-        raise SpecError(f"'{text}' is no size: give a number of elements, such as 1000 or 32K.")
+        raise SpecError(f"'{text}' is no size: give a number, such as 1000 or 32K.")
     return int(match["number"]) * UNITS[match["unit"].upper()]
 
 

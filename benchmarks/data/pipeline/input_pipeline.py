@@ -19,15 +19,7 @@ from benchmarks.data.sources.bad_records import Skipping
 from benchmarks.data.sources.data_sets import SYNTHETIC_HOST, DataSet, data_set_of, reading
 from benchmarks.data.sources.imagenet_files import Photos
 from benchmarks.data.sources.small_images import Pixels
-from benchmarks.errors import (
-    BenchError,
-    DataError,
-    OutOfMemoryError,
-    advised_headline,
-    headline,
-    lack_of_memory,
-    nccl_advice,
-)
+from benchmarks.errors import DataError, explained
 from models.model_spec import ModelSpec
 from variable_mgr import staging
 from variable_mgr.place import HOST
@@ -56,10 +48,8 @@ class RunInput:
 
     def translate(self, error: tf.errors.OpError, num_classes: int) -> Exception:
         """Turns an error of a session that uses the input into one with advice, if the cause is known."""
-        if what := lack_of_memory(error):
-            return OutOfMemoryError(f"{what}: {headline(error).removesuffix('.')}.")
-        if nccl_advice(error):
-            return BenchError(advised_headline(error))
+        if known := explained(error):
+            return known
         if self.skipping and self.skipping.failure:
             return self.skipping.failure
         # A callable's errors carry no operation, so only the message shows where it came from.

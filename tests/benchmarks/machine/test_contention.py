@@ -23,9 +23,10 @@ def test_what_others_used_is_what_was_busy_or_stolen_less_the_own_time(tmp_path:
     before = contention.read(tmp_path)
     _stat(tmp_path, busy=103.0, stolen=6.0, idle=50.0)
     after = contention.read(tmp_path)
-    assert after.busy_seconds - before.busy_seconds == 4.0
+    assert (after.busy_seconds - before.busy_seconds, after.stolen_seconds - before.stolen_seconds) == (3.0, 1.0)
     begin = CpuReading(at_seconds=10.0, own_seconds=1.0, busy_seconds=100.0)
-    assert cores_used_by_others(begin, CpuReading(at_seconds=12.0, own_seconds=2.0, busy_seconds=104.0)) == 1.5
+    end = CpuReading(at_seconds=12.0, own_seconds=2.0, busy_seconds=103.0, stolen_seconds=1.0)
+    assert cores_used_by_others(begin, end) == 1.5
     assert cores_used_by_others(begin, CpuReading(at_seconds=12.0, own_seconds=3.1, busy_seconds=102.0)) == 0.0, "noise"
 
 
