@@ -17,7 +17,7 @@ def test_made_up_rates_give_back_the_shares_that_they_were_made_with() -> None:
     truth = dataclasses.replace(fit_reached.START, network=0.3, board=0.94, spread=0.01)
     made = []
     for bed, _, subject in found:
-        made.append((bed, subject.images / step(subject, truth), subject))
+        made.append((bed, subject.images / step(subject, truth).end_seconds, subject))
     fitted = fit_reached.fit(made)
     assert (fitted.board, fitted.spread, fitted.network) == (truth.board, truth.spread, truth.network)
 
