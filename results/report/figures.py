@@ -124,6 +124,16 @@ def grouped(
     return {name: group for name, group in shown.items() if varying is None or len(set(map(varying, group))) > 1}
 
 
+def draw_bars(axis: Axes, labels: Sequence[str], values: Sequence[Interval], colours: Sequence[str]) -> None:
+    """Draws horizontal bars with their intervals."""
+    bars = error_bars(values)
+    axis.barh(range(len(values)), [value.value for value in values], color=colours)
+    for place, (value, below, above) in enumerate(zip(values, *bars, strict=True)):
+        axis.errorbar(value.value, place, xerr=[[below], [above]], color=INK, capsize=2, linewidth=1.2)
+    axis.set_yticks(range(len(values)), labels)
+    end_axis(axis, "x", list(enumerate(values)))
+
+
 def error_bars(values: Iterable[Interval]) -> list[list[float]]:
     """Returns the lengths of the intervals below and above their values; 0 where they are unknown."""
     bounded = [value.bounded for value in values]

@@ -104,12 +104,7 @@ def managers(rows: Sequence[Row]) -> Figure | None:
         colours = [figures.COLOURS[1 if row.records[0].identity.run_id in other else 0] for row in group]
         words = [filter(None, (manager_of(row.config), processes_of(row.config))) for row in group]
         labels = [figures.wrapped(", ".join(each), figures.BAR_LETTERS) for each in words]
-        rates = [row.measured for row in group]
-        axis.barh(range(len(rates)), [rate.value for rate in rates], color=colours)
-        for place, (rate, below, above) in enumerate(zip(rates, *figures.error_bars(rates), strict=True)):
-            axis.errorbar(rate.value, place, xerr=[[below], [above]], color=figures.INK, capsize=2, linewidth=1.2)
-        axis.set_yticks(range(len(rates)), labels)
-        figures.end_axis(axis, "x", list(enumerate(rates)))
+        figures.draw_bars(axis, labels, [row.measured for row in group], colours)
         axis.set(title=figures.wrapped(name, _OVER_BARS), xlabel="images/s")
     return figure
 
