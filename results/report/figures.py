@@ -16,6 +16,7 @@ from matplotlib.ticker import AutoLocator, FuncFormatter, LogLocator, NullFormat
 
 from results import summary
 from results.intervals import Interval
+from results.report import headline
 from results.summary import Row
 
 # Okabe and Ito's colours, which people with any colour vision can distinguish, by contrast.
@@ -124,14 +125,31 @@ def grouped(
     return {name: group for name, group in shown.items() if varying is None or len(set(map(varying, group))) > 1}
 
 
-def draw_bars(axis: Axes, labels: Sequence[str], values: Sequence[Interval], colours: Sequence[str]) -> None:
-    """Draws horizontal bars with their intervals."""
+def panel_of_bars(labels: Sequence[str]) -> tuple[Figure, Axes]:
+    """Returns a figure with a panel for horizontal bars with these labels."""
+    figure, (axis,) = panels_of(1, 1.2 + sum(0.3 + 0.15 * label.count("\n") for label in labels))
+    return figure, axis
+
+
+def draw_bars(
+    axis: Axes,
+    labels: Sequence[str],
+    values: Sequence[Interval],
+    colours: Sequence[str] = COLOURS[:1],
+    least: float = 0.0,
+) -> None:
+    """Draws horizontal bars with their intervals, on an axis that reaches `least` at least."""
     bars = error_bars(values)
     axis.barh(range(len(values)), [value.value for value in values], color=colours)
     for place, (value, below, above) in enumerate(zip(values, *bars, strict=True)):
         axis.errorbar(value.value, place, xerr=[[below], [above]], color=INK, capsize=2, linewidth=1.2)
     axis.set_yticks(range(len(values)), labels)
-    end_axis(axis, "x", list(enumerate(values)))
+    end_axis(axis, "x", list(enumerate(values)), least)
+
+
+def distinct_labels(rows: Sequence[Row]) -> list[str]:
+    """Returns labels of rows that name only in what they differ, in lines short enough to leave room for the panel."""
+    return [wrapped(label, BAR_LETTERS) for label in headline.labels(rows)]
 
 
 def error_bars(values: Iterable[Interval]) -> list[list[float]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,7 @@ from results.text import in_bytes, rounded
 _SAME_SCALE, _LINEAR = 5, 30
 _LONGEST_LABEL, _FEW_LINES = 120, 4
 _OVER_BARS = 36  # letters of a title over a panel that gives room to its labels
+_SENT = ("read", "gradient", "weight", "activation")
 
 
 def scaling(rows: Sequence[Row]) -> Figure | None:
@@ -166,16 +167,57 @@ def time_goes(rows: Sequence[Row]) -> Figure | None:
     if not timed:
         return None
     bars = [(row, parts, sum(parts.values())) for row, parts in timed[: figures.MOST_BARS]]
-    labels = [figures.wrapped(label, figures.BAR_LETTERS) for label in headline.labels([row for row, *_ in bars])]
-    figure, (axis,) = figures.panels_of(1, 1.2 + sum(0.3 + 0.15 * label.count("\n") for label in labels))
-    shares = [{part: 100 * seconds / whole for part, seconds in parts.items()} for _, parts, whole in bars]
-    frame = pd.DataFrame(shares, index=labels)
-    colours = dict(zip(frame, figures.COLOURS, strict=False))
-    frame.loc[:, (frame > 1e-6).any()].plot.barh(stacked=True, width=0.8, color=colours, ax=axis, legend=False)
-    figure.legend(loc="outside upper center", ncols=3)
+    shares = [(row, {part: 100 * seconds / whole for part, seconds in parts.items()}) for row, parts, whole in bars]
+    figure, axis = _stacked_bars(shares)
     for height, (_, _, whole) in enumerate(bars):
         axis.text(101, height, f"{rounded(1000 * whole)} ms", va="center")
     axis.set(xlabel="% of a step", xlim=(0, 116))
+    return figure
+
+
+def sent(rows: Sequence[Row]) -> Figure | None:
+    """Stacked bars: bytes sent in a step, by kind."""
+    bars: list[tuple[Row, dict[str, float]]] = []
+    for row in figures.valid_training(rows):
+        by_kind = row.placement.get("sent_per_step") or {}
+        if (by_kind.get("total_bytes") or 0) >= 1:
+            sizes = {kind: (by_kind.get(f"{kind}_bytes") or 0) / 1e6 for kind in _SENT}
+            # In a cluster, bytes are counted by link and not by kind.
+            sizes["between processes"] = by_kind["total_bytes"] / 1e6 - sum(sizes.values())
+            bars.append((row, sizes))
+    if not bars:
+        return None
+    figure, axis = _stacked_bars(bars[: figures.MOST_BARS])
+    axis.set(xlabel="MB per step")
+    return figure
+
+
+def _stacked_bars(bars: Sequence[tuple[Row, Mapping[str, float]]]) -> tuple[Figure, Axes]:
+    labels = figures.distinct_labels([row for row, _ in bars])
+    figure, axis = figures.panel_of_bars(labels)
+    frame = pd.DataFrame([parts for _, parts in bars], index=labels)
+    colours = dict(zip(frame, figures.COLOURS, strict=False))
+    frame.loc[:, (frame > 1e-6).any()].plot.barh(stacked=True, width=0.8, color=colours, ax=axis, legend=False)
+    figure.legend(loc="outside upper center", ncols=3)
+    return figure, axis
+
+
+def real_over_synthetic(rows: Sequence[Row]) -> Figure | None:
+    """Bars: the rate on real data over the rate on synthetic data."""
+    siblings = Siblings(rows)
+    shown = [
+        (row, row.among_processes.over(synthetic.among_processes))
+        for row in figures.valid_training(rows)
+        if row.config.get("data_name") != "synthetic"
+        and (synthetic := siblings.of(row, DATA, {"data_name": "synthetic"})) is not None
+    ][: figures.MOST_BARS]
+    if not shown:
+        return None
+    labels = figures.distinct_labels([row for row, _ in shown])
+    figure, axis = figures.panel_of_bars(labels)
+    figures.draw_bars(axis, labels, [ratio for _, ratio in shown], least=1.0)
+    axis.axvline(1.0, color=figures.INK, linewidth=0.8)
+    axis.set(xlabel="real / synthetic")
     return figure
 
 

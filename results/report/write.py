@@ -23,8 +23,10 @@ from results.report.plots import (
     against,
     batches,
     managers,
+    real_over_synthetic,
     reductions,
     scaling,
+    sent,
     steps,
     time_goes,
 )
@@ -58,6 +60,8 @@ PLOTS = (
         "Computing: a step under `independent`. Input: what real data add. Only steps clearly longer than computing.",
         time_goes,
     ),
+    Plot("sent", "Bytes sent per step", "By formula, all devices together.", sent),
+    Plot("real_over_synthetic", "Real over synthetic", "1: input costs nothing.", real_over_synthetic),
     Plot(
         "steps",
         "Step times",

@@ -18,7 +18,7 @@ from results.report import figures, published
 from results.report.plots import against, reductions
 from results.report.write import PLOTS
 from results.summary import summarize
-from tests.support.records import fake_reduction, fake_run
+from tests.support.records import fake_reduction, fake_run, golden_records
 
 NAMED = {plot.name: plot for plot in PLOTS}
 RATES = {"trivial": 120_000.0, "resnet152": 3.0}
@@ -195,6 +195,27 @@ def test_steps_that_only_compute_are_no_plot_of_where_time_goes(tmp_path: Path) 
     assert list(figures.drawn([NAMED["time"]], summarize(records), tmp_path)) == []
 
 
+def test_bytes_are_stacked_by_kind() -> None:
+    sent = {"read_bytes": 3_000_000, "gradient_bytes": 5_000_000, "total_bytes": 8_000_000}
+    sends = replace(fake_run(num_devices=2), placement={"sent_per_step": sent})
+    (axis,) = panels(NAMED["sent"], [sends, fake_run()])
+    ((read,), (gradient,)) = (kind.values() for kind in bars(axis).values())
+    assert (list(bars(axis)), read, gradient) == (["read", "gradient"], pytest.approx((0, 3)), pytest.approx((3, 5)))
+
+
+def test_bytes_of_a_cluster_are_between_processes() -> None:
+    (axis,) = panels(NAMED["sent"], [golden_records()[2]])
+    ((label, of_kind),) = bars(axis).items()
+    assert (label, *of_kind.values()) == ("between processes", pytest.approx((0, 68.222032)))
+
+
+def test_real_over_synthetic_is_the_ratio_of_two_rates() -> None:
+    (axis,) = panels(NAMED["real_over_synthetic"], [run(2, 400.0), run(2, 320.0, data_name="imagenet")] * 2)
+    (bar,) = axis.patches
+    assert bar.get_width() == pytest.approx(0.8)
+    assert axis.get_xlim() == pytest.approx((0, 1.1))
+
+
 def test_steps_are_a_trace_with_the_warm_up_shaded() -> None:
     # The first step takes 1 s, the warm-up 200 and 150 ms.
     seconds = [0.1, 0.12] * 10
@@ -283,13 +304,15 @@ def test_a_figure_is_saved_dark_on_white_and_takes_the_pages_colours_on_a_page(t
     assert on_page.startswith("<svg") and "currentColor" in on_page and figures.INK not in on_page
 
 
-def test_long_labels_are_wrapped_and_leave_room_for_the_panel() -> None:
+@pytest.mark.parametrize("name", ["sent", "time", "real_over_synthetic"])
+def test_long_labels_are_wrapped_and_leave_room_for_the_panel(name: str) -> None:
     """Where there is none, matplotlib warns, which fails the test."""
     long = {f"option_{number}": "a value of some length, " * 3 for number in range(6)}
     options: list[dict[str, object]] = [{}, long]
     records = [
         fake_run(
             num_devices=devices,
+            sent=10**6,
             variable_update=manager,
             data_name=data,
             step_seconds=0.1 if manager == "independent" else 0.2,
@@ -300,7 +323,7 @@ def test_long_labels_are_wrapped_and_leave_room_for_the_panel() -> None:
         for data in ("synthetic", "imagenet")
         for extra in options
     ] * 2
-    axis = panels(NAMED["time"], records)[0]
+    axis = panels(NAMED[name], records)[0]
     figures.as_svg(axis.get_figure())
     labels = [tick.get_text() for tick in axis.get_yticklabels()]
     assert any("option_0" in label and "\n" in label for label in labels)
