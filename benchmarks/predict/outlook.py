@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.errors import UsageError, writing
-from benchmarks.predict.prediction import Prediction, Subject, gains, limit, link_that_limits, predict, step
+from benchmarks.predict.prediction import LATENCY, Prediction, Subject, gains, limit, link_that_limits, predict, step
 from results.exchange.public_table import Figure, written
 from results.text import Table, counted, first_few, rounded
 
@@ -90,8 +90,11 @@ def as_text(outlook: Outlook) -> Iterator[str]:
     last = outlook.points[-1]
     rate, link = last.prediction.images_per_sec, link_that_limits(last.gains)
     devices = counted(last.subject.layout.total, "device")
-    if link:
-        yield f"With {link} twice as good, {devices} would reach {rounded(rate * (1 + last.gains[link]))} images/s."
+    if link == LATENCY:
+        share = f"{100 * last.gains[link]:.0f} %"
+        yield f"With half the latency, {devices} would be {share} faster; fewer, larger messages help as much."
+    elif link:
+        yield f"With {link} twice as fast, {devices} would reach {rounded(rate * (1 + last.gains[link]))} images/s."
     else:
         yield f"No link costs {devices} more than 2 %, so a faster one would not help."
     yield (
