@@ -43,7 +43,7 @@ def fit(cases: Sequence[Case]) -> Reached:
     """Returns the shares with which the mean absolute error is least."""
 
     def error(published: float, subject: Subject, shares: Reached) -> float:
-        rate = subject.images / step(subject, shares)
+        rate = subject.images / step(subject, shares).end_seconds
         return min(_LARGEST, abs(math.log(rate / published)))
 
     @functools.cache

@@ -1,4 +1,4 @@
-"""Predictions of one configuration on several numbers of devices, as text, JSON, a table and a plot."""
+"""Predictions of one configuration on several numbers of devices, as text, JSON, a plot and a drawn step."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from pathlib import Path
 
 from benchmarks.errors import UsageError, writing
 from benchmarks.predict.prediction import LATENCY, Prediction, Subject, gains, limit, link_that_limits, predict, step
+from benchmarks.predict.simulation import Timeline
 from results.exchange.public_table import Figure, written
 from results.text import Table, counted, first_few, rounded
 
+_COLUMNS = 60
 _ALIKE = 0.02
 _95_OVER_90 = 1.96 / 1.645  # widths of normal intervals
 
@@ -54,12 +56,12 @@ def point(subject: Subject, manager: str, setting: str, others: Mapping[str, Cal
     for name, under in others.items():
         with contextlib.suppress(UsageError):
             other = under()
-            of_managers[name] = other.images / step(other)
+            of_managers[name] = other.images / step(other).end_seconds
     return Point(
         subject=subject,
         setting=setting,
         prediction=prediction,
-        gains=gains(subject, prediction.step_seconds),
+        gains=gains(subject, prediction.timeline),
         of_managers=of_managers,
     )
 
@@ -121,7 +123,7 @@ def as_json(outlook: Outlook) -> Iterator[str]:
             "images_per_sec_low": one.prediction.low,
             "images_per_sec_high": one.prediction.high,
             "efficiency": one.prediction.efficiency,
-            "step_seconds": one.prediction.step_seconds,
+            "step_seconds": one.prediction.timeline.end_seconds,
             "limited_by": limit(one.gains),
             "gain_if_twice_as_fast": one.gains,
             "images_per_sec_by_manager": one.of_managers,
@@ -159,6 +161,30 @@ def write_table(outlook: Outlook, path: str) -> None:
     )
     with writing(f"--table={path}"):
         Path(path).write_text(written(figures), encoding="utf-8")
+
+
+def drawn_step(one: Point) -> Iterator[str]:
+    """Yields the time line of a step: a line per resource, with a mark wherever it is occupied."""
+    timeline = one.prediction.timeline
+    devices = counted(one.subject.layout.total, "device")
+    yield f"\nA step of one of {devices}, {1e3 * timeline.end_seconds:.3g} ms; f forward, b backward, # occupied:"
+    busy = timeline.busy_seconds()
+    width = max(map(len, busy))
+    for resource, seconds in busy.items():
+        line = _marks(timeline, resource)
+        yield f"{resource:{width}} |{line}| {1e3 * seconds:.3g} ms, {seconds / timeline.end_seconds:.0%}"
+
+
+def _marks(timeline: Timeline, resource: str) -> str:
+    marks = [" "] * _COLUMNS
+    for span in timeline.spans:
+        if span.task.resource == resource and span.seconds:
+            first = int(_COLUMNS * span.begin_seconds / timeline.end_seconds)
+            last = int(_COLUMNS * (span.begin_seconds + span.seconds) / timeline.end_seconds)
+            mark = {"forward": "f", "backward": "b"}.get(span.task.name.partition(" ")[0], "#")
+            for column in range(first, max(first + 1, min(last, _COLUMNS))):
+                marks[min(column, _COLUMNS - 1)] = mark
+    return "".join(marks)
 
 
 def plot(outlook: Outlook, path: str) -> None:

@@ -57,11 +57,15 @@ def _predict(given: Parsed, command: Sequence[str]) -> ExitStatus:
             f"predict knows variable managers, and {values['variable_update']} is a reference training loop: name one "
             f"of {', '.join(MANAGERS)}."
         )
+    if values["explain"] and values["output_format"] == "json":
+        raise UsageError("--explain draws in text: leave it out with --output_format=json.")
     host = find_hardware(values["hardware"]) if values["hardware"] else _hardware_here()
     manager = values["variable_update"] or _DEFAULT_MANAGER
     layouts = _layouts(values, host, MANAGERS[named(manager)].processes)
     found = _outlooks(values, host, layouts, manager)
     say(*(outlook.as_json(found) if values["output_format"] == "json" else outlook.as_text(found)))
+    if values["explain"]:
+        say(*outlook.drawn_step(found.points[-1]))
     if values["plot"]:
         outlook.plot(found, values["plot"])
     if values["table"]:
@@ -247,6 +251,7 @@ _FLAGS: Groups = {
     "Rates": only(RATE_FLAGS, "results", "link_gbytes_per_second", "peak_tflops", "assumed_mfu"),
     "Output": (
         Flag("judge", bool, "predict the published rates of several devices from those of one, and print the errors"),
+        Flag("explain", bool, "draw the time line of a step on the largest number of devices"),
         Flag("plot", str, "write a plot of rates and intervals, as .svg and .png", path="file"),
         Flag("table", str, "write the predictions as CSV that the flag --against of report reads", path="file"),
         *only(RUN_FLAGS["Output"], "output_format"),

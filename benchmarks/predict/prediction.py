@@ -22,7 +22,7 @@ from benchmarks.predict.hosts import (
     link_rates,
     reached,
 )
-from benchmarks.predict.simulation import simulate
+from benchmarks.predict.simulation import Timeline, simulate
 from benchmarks.predict.step_graph import Exchange, LayerShare, Layout, tasks_of_step
 from results.intervals import ASSUMED_SPREAD
 
@@ -76,16 +76,18 @@ class Subject:
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """Images/s of all devices, the ends of its 90 % interval, and the time of the step that gives it.
+    """Images/s of all devices, the ends of its 90 % interval, and the step that gives it.
 
-    `efficiency`: images/s per device over those of one device alone.
+    Attributes:
+        efficiency: images/s per device over those of one device alone.
+        timeline: of the step.
     """
 
     images_per_sec: float
     low: float
     high: float
     efficiency: float
-    step_seconds: float
+    timeline: Timeline
 
 
 def predict(subject: Subject, usual: Reached | None = None) -> Prediction:
@@ -96,24 +98,24 @@ def predict(subject: Subject, usual: Reached | None = None) -> Prediction:
 
     `usual`: the shares of data sheets that are reached; None for those of the suite.
     """
-    seconds = step(subject, usual)
+    timeline = step(subject, usual)
     fastest = subject
     if subject.hardware.cpu and subject.exchange.reads and subject.exchange.when == "all at the end":
         fastest = dataclasses.replace(subject, exchange=dataclasses.replace(subject.exchange, when="as they come"))
-    low = subject.images / step(subject, reached("low"))
-    high = subject.images / step(fastest, reached("high"))
-    rate = subject.images / seconds
+    low = subject.images / step(subject, reached("low")).end_seconds
+    high = subject.images / step(fastest, reached("high")).end_seconds
+    rate = subject.images / timeline.end_seconds
     return Prediction(
         images_per_sec=rate,
         low=low * (1 - ASSUMED_SPREAD) / subject.uncertain,
         high=high * (1 + ASSUMED_SPREAD) * subject.uncertain,
-        efficiency=subject.step_seconds / seconds,
-        step_seconds=seconds,
+        efficiency=subject.step_seconds / timeline.end_seconds,
+        timeline=timeline,
     )
 
 
-def step(subject: Subject, shares: Reached | None = None, *, better: Sequence[str] = ()) -> float:
-    """Returns the seconds of a step.
+def step(subject: Subject, shares: Reached | None = None, *, better: Sequence[str] = ()) -> Timeline:
+    """Returns the time line of a step.
 
     Args:
         subject: what is predicted.
@@ -139,7 +141,7 @@ def compute_seconds(subject: Subject, shares: Reached) -> float:
     if not (subject.exchange_of_one.reads or subject.exchange_of_one.gradients):
         return seconds
     for _ in range(_CALIBRATIONS):
-        with_exchange = simulate(tasks_of_step(subject.parts, subject.exchange_of_one, rates, seconds))
+        with_exchange = simulate(tasks_of_step(subject.parts, subject.exchange_of_one, rates, seconds)).end_seconds
         seconds = max(seconds + subject.step_seconds - with_exchange, subject.step_seconds / 10)
     return seconds
 
@@ -151,15 +153,17 @@ def _rates(subject: Subject, shares: Reached, devices: int) -> dict[str, LinkRat
     }
 
 
-def gains(subject: Subject, base_seconds: float) -> dict[str, float]:
+def gains(subject: Subject, base: Timeline) -> dict[str, float]:
     """Returns by which share the rate would rise if computing, latency or a link that is used were twice as good.
 
-    `base_seconds`: of a step of the subject.
+    `base`: the time line of a step of the subject.
     """
     links = (hop.link for stage in (*subject.exchange.reads, *subject.exchange.gradients) for hop in stage)
     used = {COMPUTING, LATENCY, *links}
     return {
-        name: base_seconds / step(subject, better=better) - 1 for name, better in _BETTER.items() if used & {*better}
+        name: base.end_seconds / step(subject, better=better).end_seconds - 1
+        for name, better in _BETTER.items()
+        if used & {*better}
     }
 
 

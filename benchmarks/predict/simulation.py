@@ -32,14 +32,39 @@ class Task:
     is_sliced: bool = False
 
 
-def simulate(tasks: Sequence[Task]) -> float:
-    """Returns the seconds of a step in which every task starts as soon as it can.
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """A time in which a task occupied its resource: all of the task, or a part of it. Seconds from the step's start."""
+
+    task: Task
+    begin_seconds: float
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Timeline:
+    """When each task occupied its resource, in the order in which they began, and when the last one ended."""
+
+    spans: Sequence[Span]
+    end_seconds: float
+
+    def busy_seconds(self) -> dict[str, float]:
+        """Returns how long each resource is occupied."""
+        busy: dict[str, float] = {}
+        for span in self.spans:
+            busy[span.task.resource] = busy.get(span.task.resource, 0.0) + span.seconds
+        return busy
+
+
+def simulate(tasks: Sequence[Task]) -> Timeline:
+    """Returns the time line of a step in which every task starts as soon as it can.
 
     Of tasks that are ready at the same time, the first of the list starts first.
     """
     environment = simpy.Environment()
     resources = {task.resource: simpy.Resource(environment) for task in tasks}
     a_slice = {name: sum(task.seconds for task in tasks if task.resource == name) / _SLICES for name in resources}
+    spans: list[Span] = []
     ended: dict[str, simpy.Process] = {}
 
     def carried_out(task: Task, before: Sequence[simpy.Process]) -> Iterator[simpy.Event]:
@@ -49,6 +74,7 @@ def simulate(tasks: Sequence[Task]) -> float:
         for _ in range(count):
             with resources[task.resource].request() as granted:
                 yield granted
+                spans.append(Span(task, environment.now, task.seconds / count))
                 yield environment.timeout(task.seconds / count)
         if task.latency_seconds:
             yield environment.timeout(task.latency_seconds)
@@ -56,4 +82,4 @@ def simulate(tasks: Sequence[Task]) -> float:
     for task in tasks:
         ended[task.name] = environment.process(carried_out(task, [ended[name] for name in task.after]))
     environment.run()
-    return float(environment.now)
+    return Timeline(spans, environment.now)

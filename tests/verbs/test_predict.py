@@ -64,13 +64,14 @@ def test_targets_that_are_missed_are_told_by_the_status(
 
 
 def test_a_table_from_one_to_a_thousand_devices(run_bench: RunBench) -> None:
-    done = run_bench("predict", "--model=trivial", "--hardware=H100").succeeded()
+    done = run_bench("predict", "--model=trivial", "--hardware=H100", "--explain").succeeded()
     lines = done.stdout.splitlines()
     assert "trivial, batch" in lines[0] and "NVIDIA DGX H100" in lines[0]
     numbers = [line.split()[:2] for line in lines[-60:] if line.split()[:1] and line.split()[0].isdecimal()]
     assert numbers == [[str(d), str(h)] for d, h in ((1, 1), (2, 1), (4, 1), (8, 1))] + [
         [str(8 * hosts), str(hosts)] for hosts in (2, 4, 8, 16, 32, 64, 125)
     ]
+    assert "A step of one of 1000 devices" in done.stdout and "device " in done.stdout
 
 
 def test_a_manager_of_one_host_ends_there_and_hosts_do_not_change_the_rate_of_one_device(predict: Predict) -> None:
@@ -150,6 +151,7 @@ def test_a_gpu_without_a_data_sheet_is_named(run_bench: RunBench, monkeypatch: p
     [
         (["--hardware=H100", "--num_gpus=9"], "--num_gpus=9: give a number from 1 to 8"),
         (["--hardware=H100", "--num_gpus=1,2", "--hosts=2"], "give one number"),
+        (["--hardware=H100", "--explain", "--output_format=json"], "--explain draws in text"),
         (["--hardware=H100", "--hosts=host_0,host_1"], "--hosts=host_0,host_1: give a number"),
         (["--hardware=H100", "--num_ps=2"], "name the hosts, too"),
         (["--hardware=H100", "--hosts=2", "--variable_update=replicated"], "works on one host only"),

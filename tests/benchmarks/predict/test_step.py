@@ -21,7 +21,7 @@ PERFECT = Reached(1, 1, 1, 1, 1, 10, 1, 0)
 def seconds(parts: list[LayerShare], exchange: Exchange, compute: float, **bytes_per_sec: float) -> float:
     """The time of a step over links named by letters."""
     rates = {name: Rate(rate) for name, rate in bytes_per_sec.items()}
-    return simulate(tasks_of_step(parts, exchange, rates, compute))
+    return simulate(tasks_of_step(parts, exchange, rates, compute)).end_seconds
 
 
 def test_a_resource_does_one_task_at_a_time_in_the_order_in_which_they_become_ready() -> None:
@@ -29,17 +29,22 @@ def test_a_resource_does_one_task_at_a_time_in_the_order_in_which_they_become_re
         Task("a", "device", 2),
         Task("b", "link", 3, ("a",), latency_seconds=1),
         Task("c", "device", 1, ("a",)),
-        Task("d", "link", 2, ("c",)),  # ready at 3, but the link is busy until 5
-        Task("e", "device", 1, ("b", "d")),  # b arrives at 6, d at 7
+        Task("d", "link", 1, ("c",)),  # ready at 3, but the link is busy until 5
+        Task("e", "device", 1, ("b", "d")),  # b arrives at 6, d at 6
     ]
-    assert [simulate(tasks[:count]) for count in (1, 2, 3, 4, 5)] == [2, 6, 6, 7, 8]
+    timeline = simulate(tasks)
+    assert {span.task.name: span.begin_seconds for span in timeline.spans} == {"a": 0, "b": 2, "c": 2, "d": 5, "e": 6}
+    assert timeline.end_seconds == 7
+    assert timeline.busy_seconds() == {"device": 4, "link": 4}
 
 
 def test_messages_on_a_network_take_turns_so_a_large_one_delays_a_small_one_little() -> None:
     tasks = [Task("large", "network", 9, is_sliced=True), Task("small", "network", 1, is_sliced=True)]
-    assert simulate(tasks) == pytest.approx(10)
-    tasks.append(Task("after", "device", 9, ("small",)))
-    assert 2 + 9 <= simulate(tasks) < 2.5 + 9, "the link serves both at half its rate"
+    tasks.append(Task("after", "device", 1, ("small",)))
+    timeline = simulate(tasks)
+    assert timeline.busy_seconds()["network"] == pytest.approx(10)
+    (begin,) = (span.begin_seconds for span in timeline.spans if span.task.name == "after")
+    assert 2 <= begin < 2.5 and timeline.end_seconds == pytest.approx(10), "the link serves both at half its rate"
 
 
 def test_one_layer_is_read_computed_and_sent_one_after_the_other() -> None:
@@ -69,7 +74,7 @@ def test_kernels_that_send_do_not_overlap_computing() -> None:
 def test_latency_delays_and_several_messages_occupy_the_link() -> None:
     def end(compute: float, messages: int, every: int = 1) -> float:
         exchange = Exchange(gradients=((Hop("x", 10, messages=messages),),), every=every)
-        return simulate(tasks_of_step(THREE, exchange, {"x": Rate(2, 1.0)}, compute))
+        return simulate(tasks_of_step(THREE, exchange, {"x": Rate(2, 1.0)}, compute)).end_seconds
 
     assert end(30, 1) == pytest.approx(30 + 0.1 * 10 / 2 + 1)
     assert end(3, 1) == pytest.approx(1.4 + 10 / 2 + 1), "the link is busy from the end of c on"
@@ -109,10 +114,10 @@ def test_what_costs_most_limits() -> None:
 def test_gpus_that_share_a_board_or_a_switch_are_slower() -> None:
     k80 = subject(Layout(1), Exchange(), "ec2-p2.8xlarge")
     alone, both = step(k80, PERFECT), step(dataclasses.replace(k80, layout=Layout(2)), PERFECT)
-    assert alone == both == pytest.approx(0.3)
+    assert alone.end_seconds == both.end_seconds == pytest.approx(0.3)
     half = dataclasses.replace(PERFECT, board=0.5)
-    assert step(dataclasses.replace(k80, layout=Layout(2)), half) == pytest.approx(0.6)
-    assert step(k80, half) == pytest.approx(0.3)
+    assert step(dataclasses.replace(k80, layout=Layout(2)), half).end_seconds == pytest.approx(0.6)
+    assert step(k80, half).end_seconds == pytest.approx(0.3)
     host = find_hardware("ec2-p2.8xlarge")
     one, two = (link_rates(host, PERFECT, count)["host to device"].bytes_per_sec for count in (1, 2))
     assert (one, two) == (16e9, 8e9)
@@ -122,11 +127,11 @@ def test_a_synchronous_step_waits_for_the_slowest_device_and_an_asynchronous_one
     uneven = dataclasses.replace(PERFECT, spread=0.1)
     made = subject(Layout(8, 8, 8), Exchange())
     slower = 1 + 0.1 * expected_maximum(64)
-    assert step(made, uneven) == pytest.approx(0.3 * slower)
+    assert step(made, uneven).end_seconds == pytest.approx(0.3 * slower)
     without = dataclasses.replace(made, exchange=Exchange(when="without waiting"))
-    assert step(without, uneven) == pytest.approx(0.3)
+    assert step(without, uneven).end_seconds == pytest.approx(0.3)
     every_4 = dataclasses.replace(made, exchange=Exchange(every=4))
-    assert step(every_4, uneven) == pytest.approx(0.3 * (1 + 0.05 * expected_maximum(64)))
+    assert step(every_4, uneven).end_seconds == pytest.approx(0.3 * (1 + 0.05 * expected_maximum(64)))
     # Of two: 1 / sqrt(pi); of 1,000: 3.2414 (tables of order statistics).
     assert expected_maximum(1) == 0 and expected_maximum(2) == pytest.approx(0.5642, abs=0.03)
     assert expected_maximum(1000) == pytest.approx(3.2414, abs=0.03)
@@ -137,7 +142,7 @@ def test_what_one_device_exchanged_is_taken_out_of_its_time() -> None:
     made = subject(Layout(1), exchange, exchange_of_one=exchange)
     computing = prediction.compute_seconds(made, PERFECT)
     assert 0.2 <= computing < 0.3
-    assert step(made, PERFECT) == pytest.approx(0.3, rel=2e-3)
+    assert step(made, PERFECT).end_seconds == pytest.approx(0.3, rel=2e-3)
 
 
 def test_the_interval_is_around_the_rate_and_includes_what_is_not_known_of_one_device() -> None:
@@ -165,4 +170,4 @@ def test_the_slow_end_of_each_share_is_slow() -> None:
     made = subject(Layout(8, 4, 4), exchange, "ec2-p2.8xlarge")
     for name in ("pcie", "network", "memory", "board", "spread"):
         slow, fast = (dataclasses.replace(reached(), **{name: getattr(reached(end), name)}) for end in ("low", "high"))
-        assert step(made, slow) > step(made, fast), name
+        assert step(made, slow).end_seconds > step(made, fast).end_seconds, name
