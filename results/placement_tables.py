@@ -92,22 +92,6 @@ def variable_table(placement: Mapping[str, Any]) -> Table:
     return Table(("variable", "kind", "shape", "size", "copies", "on"), rows, ("size", "copies"))
 
 
-def group_table(placement: Mapping[str, Any]) -> Table:
-    """Returns a row per kind and place of variables."""
-    rows = [
-        [
-            group["kind"],
-            str(len(group["variables"])),
-            in_bytes(sum(size for _, _, size in group["variables"])),
-            str(len(group["devices"])),
-            devices(group["devices"]),
-        ]
-        for group in placement.get("variable_groups") or ()
-    ]
-    numbers = ("variables", "size of a copy", "copies")
-    return Table(("kind", *numbers, "on"), rows, numbers)
-
-
 def device_table(placement: Mapping[str, Any]) -> Table:
     """Returns a row per device with bytes."""
     sizes = [placement.get(f"{what}_bytes_per_device") or {} for what in _PER_DEVICE]

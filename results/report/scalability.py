@@ -67,7 +67,7 @@ class Curve:
     @functools.cached_property
     def fit(self) -> Fit | None:
         """The law; None with fewer than two numbers to fit, or if they do not fit it."""
-        if len(self.fitted) < 2 or _rising(self.points):
+        if len(self.fitted) < 2 or any(itertools.starmap(_rises, itertools.combinations(self.points, 2))):
             return None
         return scaling_law.fit(self.points, self.degrees or None)
 
@@ -139,16 +139,10 @@ def _curve(noun: str, rows: Mapping[int, Row]) -> Curve:
     )
 
 
-def _rising(points: Sequence[Point]) -> tuple[int, int] | None:
-    """Returns two numbers of which the larger one has clearly the higher rate per device; None if there are none.
-
-    By the law this cannot be, and it would predict less than was measured.
-    """
-    for few, many in itertools.combinations(points, 2):
-        gain = math.log(many.rate / many.number) - math.log(few.rate / few.number)
-        if gain > min(_MUCH_RISE, _CLEAR * math.hypot(few.spread, many.spread)):
-            return few.number, many.number
-    return None
+def _rises(few: Point, many: Point) -> bool:
+    """Returns whether the rate per device is clearly higher with many, which by the law cannot be."""
+    gain = math.log(many.rate / many.number) - math.log(few.rate / few.number)
+    return gain > min(_MUCH_RISE, _CLEAR * math.hypot(few.spread, many.spread))
 
 
 def _spread(row: Row, between: float) -> float:
@@ -258,18 +252,10 @@ def _why_not_fitted(curve: Curve) -> str:
         return f"{what}: {numbers} show what the software costs, not how it scales. Instead, {instead}."
     if len(curve.fitted) < 2:
         return f"Only {counted(len(curve.rows), 'number')} of {curve.noun}s has a valid rate."
-    if rising := _rising(curve.points):
-        fewer, more = rising
-        each = [f"{rounded(curve.rows[number].rate / number)} with {number}" for number in rising]
-        return (
-            f"The points do not fit the law: the rate per {curve.noun} rises (images/s: {', '.join(each)}), and by the "
-            f"law it never does. Something slowed the runs of {fewer}, or {more} have more memory or cache each: "
-            "measure again on an idle machine, with more --repeats."
-        )
     return (
-        f"The points do not fit the law: the rate falls faster from one number of {curve.noun}s to the next than "
-        f"contention and coherence explain. Look for a slow {curve.noun} or link: `doctor` with the largest number "
-        "shows it."
+        f"The points do not fit the law: the rate per {curve.noun} rises, or falls faster than contention and "
+        "coherence explain. Something slowed some runs, or more have more memory or cache each: measure again on an "
+        f"idle machine, with more --repeats. `doctor` with the largest number shows a slow {curve.noun} or link."
     )
 
 

@@ -186,7 +186,7 @@ def _placements(rows: Sequence[Row]) -> list[SideTable]:
     note = "Between devices and processes: by formula, and in a step traced after the measured ones. The formula is "
     note += "that of devices apart from the host; on logical CPU devices the first one is the host's."
     return [
-        SideTable("placement", "Placement of variables", of_all(placement_tables.group_table), is_detail=True),
+        SideTable("placement", "Bytes per device", of_all(placement_tables.device_table), is_detail=True),
         SideTable("sums", "Sums of gradients over towers", of_all(placement_tables.aggregation_table), is_detail=True),
         SideTable("transfers", "Transfers per step", of_all(placement_tables.transfer_table), note, is_detail=True),
         SideTable("variables", "Variables by name", of_all(placement_tables.variable_table), is_detail=True),

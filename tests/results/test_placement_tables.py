@@ -34,9 +34,6 @@ def test_the_placement_of_a_cluster_has_the_copies_of_all_workers() -> None:
     assert placement_tables.variable_table(whole).rows == [
         ["conv/kernel", "weight", "3 x 3 x 2", "72 B", "3", "worker 0 CPU:0; ps 0 CPU:0; worker 1 CPU:0"]
     ]
-    assert placement_tables.group_table(whole).rows == [
-        ["weight", "1", "72 B", "3", "worker 0 CPU:0; ps 0 CPU:0; worker 1 CPU:0"]
-    ]
     assert placement_tables.aggregation_table(whole).rows == [["conv/kernel", "AddN", "ps 0 CPU:0; worker 1 CPU:0"]]
     assert (whole["variables"], whole["weights"]) == (3, 3), "the server's copy counts once"
     assert list(whole["variable_bytes_per_device"].values()) == [72, 72, 72]
