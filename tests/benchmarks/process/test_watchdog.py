@@ -48,10 +48,7 @@ def watched() -> Watched:
     return Watched()
 
 
-def test_what_is_overdue_ends_the_process_with_the_stacks(
-    watched: Watched, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(os, "memfd_create")  # as of a Python that was built for an old C library
+def test_what_is_overdue_ends_the_process_with_the_stacks(watched: Watched, capfd: pytest.CaptureFixture[str]) -> None:
     watched.watchdog.expect("A step (measuring)", 60.0)
     assert watched.after(60.0) == []
     assert capfd.readouterr().err == ""
