@@ -107,7 +107,7 @@ def _print(plan: RecommendPlan, answer: Answer) -> None:
 def _table_lines(table: StageTable) -> Iterator[str]:
     late = sum(row.reason.startswith(NOT_RUN) for row in table.rows)
     missing = f", {late} of {len(table.rows)} not run" if late else ""
-    yield f"{table.title[0].upper()}{table.title[1:]}, on {counted(table.devices, 'device')}{missing}:"
+    yield f"{_title(table)}{missing}:"
     cells = []
     for number, row in enumerate(table.rows, start=1):
         rank = ">" if row.is_taken else "-" if row.reason else "~" if row.is_close else str(number)
@@ -118,6 +118,10 @@ def _table_lines(table: StageTable) -> Iterator[str]:
     yield from text.Table(columns, cells, ("images/s",)).text(rule=False)
     if any(row.is_taken for row in table.rows):
         yield "> taken" + ("; ~ within its noise" if any(row.is_close for row in table.rows) else "")
+
+
+def _title(table: StageTable) -> str:
+    return f"{table.title[0].upper()}{table.title[1:]}, on {counted(table.devices, 'device')}"
 
 
 def _conclusion(answer: Answer) -> Iterator[str]:
@@ -165,7 +169,9 @@ def _plan_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
     if plan.output_format == "json":
         say(json.dumps({"tables": [dataclasses.asdict(table) for table in tables]}))
     else:
-        say(*(line for table in tables for line in (*_table_lines(table), "")))
+        for table in tables:
+            candidates = ("  ".join((" ".join(row.arguments) or "as given", row.reason)) for row in table.rows)
+            say(_title(table), *(f"  {line.removesuffix(NOT_RUN).rstrip()}" for line in candidates), "")
     return ExitStatus.OK
 
 

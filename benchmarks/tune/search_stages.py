@@ -27,6 +27,8 @@ Texts = Mapping[str, str]
 MANAGERS = "variable manager"  # the title of their stage
 _BATCH_FACTORS = (1, 2, 4, 0.5)
 _REPACKINGS = ("0", "2", "8")  # NCCL's default is none of them
+# Flags that set what another one does.
+_SETS_ALSO = {"use_nccl": "all_reduce_spec", "use_fp16": "precision", "agg_small_grads_max_bytes": "gradient_repacking"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +87,8 @@ def cells(stage: SearchStage, fixed: Texts, chosen: Texts, count_gpus: Callable[
 def _agreeing(choices: Iterable[Texts], fixed: Texts) -> list[Texts]:
     """Returns the different choices that do not contradict the fixed flags, without these."""
     agreeing = [choice for choice in choices if all(fixed.get(name, value) == value for name, value in choice.items())]
-    free = [{name: value for name, value in choice.items() if name not in fixed} for choice in agreeing]
+    set_by_user = {*fixed, *(_SETS_ALSO[name] for name in fixed if name in _SETS_ALSO)}
+    free = [{name: value for name, value in choice.items() if name not in set_by_user} for choice in agreeing]
     return [choice for number, choice in enumerate(free) if choice not in free[:number]] or [{}]
 
 
