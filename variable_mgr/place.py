@@ -60,13 +60,12 @@ class Place:
 class Turn:
     """The turn of one tensor in a reduction: its number, unique in the graph, and the tower that adds it up.
 
-    `last` is common to the turns of one reduction: by device, the last collective that the next one must follow. None:
-    all are of one process, in which TensorFlow itself starts them in one order on all GPUs.
+    `last` is common to the turns of one reduction: by device, the last collective that the next one must follow.
     """
 
     number: int
     tower: int
-    last: dict[str, Tensor] | None = dataclasses.field(default=None, compare=False, repr=False)
+    last: dict[str, Tensor] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
 
 # From one value per tower, the place and the tensor's turn: one mean per tower.

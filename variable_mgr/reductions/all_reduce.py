@@ -55,8 +55,7 @@ class AllReduce:
             return [list(towers[0])], []
         chosen = [all_reduce_spec.choose(self._ranges, tensor.shape.num_elements()) for tensor in towers[0]]
         shards = [min(item.shards, max(1, t.shape.num_elements())) for item, t in zip(chosen, towers[0], strict=True)]
-        last = dict[str, tf.Tensor]() if self._place.in_cluster else None
-        turns = _take_turns(towers[0], shards, len(towers), self._first_number, last)
+        turns = _take_turns(towers[0], shards, len(towers), self._first_number)
         means: list[list[tf.Tensor]] = [[] for _ in towers]
         # Backwards, as gradients are computed: where collectives follow each other, the first layers' come last.
         for values, item, its_turns in reversed([*zip(zip(*towers, strict=True), chosen, turns, strict=True)]):
@@ -104,13 +103,9 @@ class AllReduce:
 
 
 def _take_turns(
-    tensors: Sequence[tf.Tensor],
-    shards: Sequence[int],
-    towers: int,
-    first_number: int,
-    last: dict[str, tf.Tensor] | None,
+    tensors: Sequence[tf.Tensor], shards: Sequence[int], towers: int, first_number: int
 ) -> list[list[Turn]]:
-    """Returns a turn for every shard of every tensor, so that towers add about equally many bytes; `last` is of all.
+    """Returns a turn for every shard of every tensor, so that towers add about equally many bytes.
 
     (By number alone they would not: kernels and biases alternate, and one tower would get all kernels.)
     """
@@ -118,4 +113,5 @@ def _take_turns(
         size for t, count in zip(tensors, shards, strict=True) for size in even_parts(t.shape.num_elements(), count)
     ]
     homes = enumerate(balance_by_bytes(sizes, range(towers)), start=first_number)
+    last: dict[str, tf.Tensor] = {}
     return [[Turn(*next(homes), last) for _ in range(count)] for count in shards]

@@ -127,11 +127,10 @@ def hierarchical(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[
 
 
 def nccl(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tensor]:
-    """Uses TensorFlow's collective executor on NCCL, between processes on each device one tensor after the other.
+    """Uses TensorFlow's collective executor on NCCL, on each device one tensor after the other.
 
-    All members of a communicator must launch its collectives in the same order. Within a process TensorFlow keeps one
-    (RunCollective in tensorflow/core/nccl/nccl_manager.cc), between processes only if the graph has it
-    (batch_all_reduce in tensorflow/python/distribute/cross_device_utils.py).
+    All members of a communicator must launch its collectives in the same order, and TensorFlow keeps one between
+    processes only if the graph has it (batch_all_reduce in tensorflow/python/distribute/cross_device_utils.py).
     """
     return collective(values, place, turn, hint="nccl")
 
@@ -141,14 +140,14 @@ def collective(values: Sequence[tf.Tensor], place: Place, turn: Turn, *, hint: s
     count = place.towers_in_total
     if count == 1:
         return list(values)
-    means, last = [], turn.last if hint == "nccl" else None
+    means, ordered = [], hint == "nccl"
     for value, device in zip(values, place.towers, strict=True):
-        after = [last[device]] if last and device in last else []
+        after = [turn.last[device]] if ordered and device in turn.last else []
         with tf.device(device):
             total = collective_sum(value, place, turn.number + 1, hint=hint, after=after)
             means.append(total / count)
-        if last is not None:
-            last[device] = total
+        if ordered:
+            turn.last[device] = total
     return means
 
 

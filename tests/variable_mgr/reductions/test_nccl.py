@@ -35,16 +35,11 @@ def _worker(worker: int) -> Place:
 
 
 def _order(
-    place: Place,
-    spec: str,
-    modifiers: Modifiers = _PLAIN,
-    shapes: Sequence[tuple[int, ...]] = SHAPES,
-    *,
-    is_chained: bool = True,
+    place: Place, spec: str, modifiers: Modifiers = _PLAIN, shapes: Sequence[tuple[int, ...]] = SHAPES
 ) -> dict[str, list[int]]:
-    """Builds a reduction and returns the instance keys of each device's collectives in the order of the graph.
+    """Builds a reduction and returns the instance keys of each device's collectives in the order that the graph forces.
 
-    Each must wait for the one before, directly, or if they are not chained for no other.
+    Each must wait for the one before, directly.
     """
     with tf.Graph().as_default() as graph:
         towers = []
@@ -56,7 +51,9 @@ def _order(
         for operation in graph.get_operations():
             if operation.type == "CollectiveReduceV2" and operation.get_attr("communication_hint") == b"nccl":
                 chain = chains.setdefault(operation.device, [])
-                assert [*operation.control_inputs] == chain[-1:] * is_chained, "if any, the last one of its device"
+                assert [*operation.control_inputs] == chain[-1:], (
+                    "each follows the last one of its device, and no other"
+                )
                 chain.append(operation)
     return {
         device: [int(tf.get_static_value(operation.inputs[3])) for operation in chain]
@@ -76,11 +73,11 @@ def _order(
         ("nccl", Modifiers(relaxed_consistency=True, compact_gradient_transfer=True), [4, 3, 2, 1]),
     ],
 )
-def test_nccl_takes_one_tensor_after_the_other_in_the_same_order_on_all_devices_of_a_cluster(
+def test_nccl_takes_one_tensor_after_the_other_in_the_same_order_on_all_devices(
     spec: str, modifiers: Modifiers, keys: list[int]
 ) -> None:
     """The last layers come first, since their gradients are computed first."""
-    assert _order(Place(GPUS, HOST), spec, modifiers, is_chained=False) == dict.fromkeys(GPUS, keys)
+    assert _order(Place(GPUS, HOST), spec, modifiers) == dict.fromkeys(GPUS, keys)
     if "pscpu" not in spec:  # which averages within one process
         of_all = {**_order(_worker(0), spec, modifiers), **_order(_worker(1), spec, modifiers)}
         assert len(of_all) == 4 and all(order == keys for order in of_all.values())
@@ -108,7 +105,7 @@ def test_the_ring_is_not_ordered() -> None:
 
 def _on_cpus(build: Callable[[Sequence[Sequence[tf.Tensor]], Place], Sequence[Sequence[tf.Tensor]]]) -> None:
     """Runs what should be the means of three towers, several times, since a deadlock need not show at once."""
-    place, generator = Place(("/cpu:0", "/cpu:1", "/cpu:2"), HOST, hosts=(HOST,) * 3), np.random.default_rng(2)
+    place, generator = Place(("/cpu:0", "/cpu:1", "/cpu:2"), HOST), np.random.default_rng(2)
     values = [[generator.normal(size=shape).astype(np.float32) for shape in SHAPES] for _ in place.towers]
     session_config = device_plan.session_config(Devices(num_devices=3))
     session_config.operation_timeout_in_ms = 60_000
@@ -181,9 +178,8 @@ def test_nccl_and_its_groups_are_chosen_where_each_tower_is_a_gpu(
 
 def test_by_default_a_step_of_resnet50_has_tens_of_collectives_instead_of_one_per_weight() -> None:
     chosen = _resolve("--num_gpus=8", "--variable_update=collective_all_reduce")
-    shapes = allreduce.of_model("resnet50").shapes
     counts = [
-        set(map(len, _order(chosen.place, "nccl", modifiers, shapes, is_chained=False).values()))
+        set(map(len, _order(chosen.place, "nccl", modifiers, allreduce.of_model("resnet50").shapes).values()))
         for modifiers in (Modifiers(), chosen.variables.modifiers)
     ]
     assert counts == [{161}, {24}]
