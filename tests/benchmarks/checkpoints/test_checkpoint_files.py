@@ -54,9 +54,16 @@ def test_a_directory_may_be_moved(tmp_path: Path) -> None:
     assert checkpoint_files.read_checkpoint(tmp_path / "b").steps == 4
 
 
-@pytest.mark.parametrize(("keep", "left"), [(2, {9, 10}), (0, {2, 3, 9, 10})])
-def test_older_ones_are_removed(tmp_path: Path, keep: int, left: set[int]) -> None:
-    for steps in (2, 3, 9, 10):
+@pytest.mark.parametrize(
+    ("written", "keep", "left"),
+    [
+        ((2, 3, 9, 10), 2, {9, 10}),
+        ((2, 3, 9, 10), 0, {2, 3, 9, 10}),
+        ((2, 9, 4), 2, {2, 4}),  # 9 was damaged, or the training would not have continued after 2
+    ],
+)
+def test_older_ones_are_removed(tmp_path: Path, written: tuple[int, ...], keep: int, left: set[int]) -> None:
+    for steps in written:
         write(tmp_path, steps, keep)
     names = {f"model.ckpt-{steps}{end}" for steps in left for end in (".index", ".data-00000-of-00001")}
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint", *names}

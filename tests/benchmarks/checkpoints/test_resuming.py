@@ -148,6 +148,7 @@ def test_the_newest_whole_checkpoint_is_used_and_a_named_one_must_be_whole(
     assert records()[-1]["measurement"]["steps_before"] == 2
     facts = checkpoint_files.read_checkpoint(tmp_path / "ck").facts
     assert (facts["steps"], facts["images"], facts["ends_at_step"]) == (4, 16, 4)
+    assert checkpoint_files.read_checkpoint(tmp_path / "ck" / "model.ckpt-2").facts["ends_at_step"] == 4
     os.truncate(tmp_path / "ck" / "model.ckpt-2.index", 0)
     named = run_bench(*SMALL, "--num_batches=1", "--initial_weights=ck/model.ckpt-2")
     assert (named.status, "model.ckpt-2 is damaged" in named.stderr) == (5, True), named
@@ -255,16 +256,17 @@ def test_images_of_staged_gradients_are_drawn_too(words: tuple[str, ...], name: 
 
 
 def test_towers_of_another_worker_get_seeds_of_their_own() -> None:
-    words = "--worker_hosts=h0:1,h1:1 --job_name=worker --task_index=1 --variable_update=collective_all_reduce"
-    chosen = resolve(
-        "--device=cpu", "--model=alexnet", "--num_gpus=2", "--batch_size=2", "--train_dir=ck", *words.split()
-    )
+    of_model = "--device=cpu --model=alexnet --num_gpus=2 --batch_size=2 --train_dir=ck --initial_weights=other"
+    of_worker = "--worker_hosts=h0:1,h1:1 --job_name=worker --task_index=1 --variable_update=collective_all_reduce"
+    chosen = resolve(*of_model.split(), *of_worker.split())
     with tf.Graph().as_default():
         built = run_graph.build(chosen, run_graph.plan_devices(chosen))
         values = {variable.name: np.zeros(variable.shape, variable.dtype) for variable in built.model.variables}
         restored = resuming.restoring(chosen, built, resuming.Earlier(1, 8, values=values))
+        begun = resuming.restoring(chosen, built, resuming.Earlier(initial_weights=values))
     seeds = {int(np.max(value)) for value in restored.values.values() if value.dtype.kind in "iu"}
     assert seeds == {2, 3}
+    assert {value.dtype.kind for value in begun.values.values()} == {"f"}, "a new training draws its own"
 
 
 def test_a_disk_without_room_for_a_checkpoint_is_named_before_training(

@@ -44,6 +44,7 @@ class Others(Alone):
         ("--local_sgd_steps=3 --variable_update=local_sgd", 20.0, 0.0004, 20_001),  # whole rounds
         ("--local_sgd_steps=4 --variable_update=local_sgd", 20.0, 0.3, 68),  # whole rounds
         ("--time_limit_seconds=0.001", 20.0, 0.1, 1),
+        ("--time_limit_seconds=0.001 --local_sgd_steps=3 --variable_update=local_sgd", 20.0, 0.1, 3),
     ],
 )
 def test_steps_are_fixed_after_the_warm_up_by_its_median(
