@@ -62,6 +62,10 @@ def test_packed_gradients_that_get_a_wrong_shape_are_found(monkeypatch: pytest.M
     assert [result.passed for result in comparisons.results(Devices(num_devices=2), packed)] == [False, False]
 
 
+def test_an_error_that_is_no_number_does_not_pass() -> None:
+    assert not verify.CaseResult(_case("replicated"), float("nan")).passed
+
+
 def test_what_cannot_run_is_a_row_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     case = verify.Case("replicated", Modifiers(all_reduce_spec="nccl"), "cpu", "sgd", "replicated nccl")
     verdict = _only(monkeypatch, case)
@@ -116,6 +120,7 @@ def test_a_setting_is_compared_with_what_it_must_equal() -> None:
     everything = ["sgd", "momentum", "whole batch", "no change"]
     assert _rows(Modifiers(all_reduce_spec="xring")) == everything
     assert _rows(Modifiers(staged_vars=True), "parameter_server") == ["sgd", "momentum", "no change"]
+    assert _rows(Modifiers(relaxed_consistency=True)) == ["sgd", "momentum", "no change"]
     assert _rows(Modifiers(compact_gradient_transfer=True)) == ["sgd", "momentum", "no change"]
     assert _rows(Modifiers(), "independent") == ["sgd", "momentum", "no change"]
     assert _rows(Modifiers(fc_model_parallel=True)) == ["whole batch", "no change"]
@@ -141,7 +146,7 @@ def test_the_verb_prints_a_row_for_each_verdict(
         asked.append(on)
         yield verify.CaseResult(_case("independent", compact_gradient_transfer=True), 5e-3)
         yield verify.CaseResult(_case("replicated"), None, "It cannot run.")
-        yield verify.CaseResult(_case("local_sgd", "whole batch"), last_error * 10)
+        yield verify.CaseResult(_case("local_sgd", "whole batch"), 1e-5)
         yield verify.CaseResult(_case("parameter_server"), last_error)
 
     monkeypatch.setattr(comparisons, "results", results)
@@ -155,10 +160,10 @@ def test_the_verb_prints_a_row_for_each_verdict(
     assert done.stdout.splitlines()[-6:] == [
         "ok     5.0e-03     1e-02  sgd          independent sgd",
         "-                  1e-06  sgd          replicated sgd: It cannot run.",
-        f"{word}   {last_error * 10:.1e}     1e-05  whole batch  local_sgd whole batch",
+        "ok     1.0e-05     1e-05  whole batch  local_sgd whole batch",
         f"{word}   {last_error:.1e}     1e-06  sgd          parameter_server sgd",
         "",
-        f"{'1 ok, 2' if failed else '3 ok, 0'} failed, 1 cannot run here.",
+        f"{'2 ok, 1' if failed else '3 ok, 0'} failed, 1 cannot run here.",
     ]
     assert ("The failed rows compute wrongly on these devices, or not at all" in done.stderr) == failed
 
@@ -183,6 +188,8 @@ def test_one_tower_proves_no_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
             assert verdict.error is not None
         else:
             assert verdict.error is None and "nothing to exchange" in verdict.reason
+    (asked_for,) = comparisons.results(Devices(), [_case("replicated")])
+    assert asked_for.error is not None and asked_for.passed
 
 
 def test_an_operation_that_fails_is_a_failed_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -16,6 +17,7 @@ from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.training import optimizers
 from benchmarks.verify import cases, model_oracle
 from benchmarks.verify.cases import TOWERS, Case, CaseResult
+from benchmarks.verify.oracle import OracleSession
 from tests.support.settings import resolve
 from variable_mgr import variables
 from variable_mgr.catalog import MANAGERS
@@ -117,7 +119,14 @@ def _mean_without_one_bias(values: Sequence[Sequence[tf.Tensor]]) -> list[list[t
     return [[*means[:-1], tf.zeros_like(means[-1])]] * len(values)
 
 
-@pytest.mark.parametrize("wrong", [_sum_of_all, _mean_without_the_last, _mean_without_one_bias])
+def _mean_for_the_first_alone(values: Sequence[Sequence[tf.Tensor]]) -> list[list[tf.Tensor]]:
+    return [[tf.add_n(parts) / len(parts) for parts in zip(*values, strict=True)], *map(list, values[1:])]
+
+
+WRONG = [_sum_of_all, _mean_without_the_last, _mean_without_one_bias, _mean_for_the_first_alone]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_mean_is_found(
     compare: Compare,
     monkeypatch: pytest.MonkeyPatch,
@@ -170,6 +179,19 @@ def test_momentum_that_is_lost_is_found(compare: Compare, monkeypatch: pytest.Mo
     monkeypatch.setattr(optimizers, "Momentum", optimizers.GradientDescent)
     (result,) = compare(("parameter_server", Modifiers()))
     assert not result.passed and "after step" in result.reason and "step 1" not in result.reason
+
+
+def test_a_loss_that_is_wrong_is_found(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = OracleSession.step
+    monkeypatch.setattr(OracleSession, "step", lambda session: 1.1 * step(session))
+    (result,) = compare(("replicated", Modifiers()))
+    assert not result.passed and "the loss of step" in result.reason
+
+
+def test_an_error_is_relative_to_the_change_of_its_own_variable() -> None:
+    before, wanted, got = ({"a": np.array(a), "b": np.array(b)} for a, b in ((0.0, 0.0), (1.0, 0.01), (1.0, 0.0)))
+    kinds = {"a": "weight", "b": "weight"}
+    assert model_oracle._errors(got, wanted, before, kinds) == {"a": 0.0, "b": 1.0}
 
 
 def test_every_manager_is_compared_on_every_model() -> None:
