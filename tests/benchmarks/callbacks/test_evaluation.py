@@ -107,7 +107,7 @@ def test_the_result_is_that_of_numpy_over_all_images_once(
             zeros = np.count_nonzero(pixels.labels == 0)
             assert [words[: words.index(",")] for words in warned] == [
                 f"{zeros} of {images} validation images have label 0"
-            ] * (zeros > 0)
+            ] * bool(zeros)
 
 
 def test_a_logit_that_is_no_number_is_no_correct_answer() -> None:
