@@ -144,7 +144,7 @@ def test_an_interrupted_run_leaves_valid_files(
     assert process.returncode == status and "Traceback" not in text
     (record,) = records()
     assert record["status"] == "interrupted"
-    assert len(record["measurement"]["step_seconds"]) >= 3
+    assert len(record["measurement"]["step_seconds"]) >= 3 and record["derived"]["images_per_sec"] > 0
     with (tmp_path / "out" / "results.csv").open() as file:
         (row,) = csv.DictReader(file)
     assert row["status"] == "interrupted"

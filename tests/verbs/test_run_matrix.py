@@ -107,10 +107,12 @@ def test_the_check_is_of_xla_too(train_here: TrainHere, monkeypatch: pytest.Monk
 
     def losses(chosen: Config, count: int) -> list[float]:
         checked.append(chosen)
-        return [1.0] * count
+        return [float(step) for step in range(count)]
 
     monkeypatch.setattr(train, "_losses", losses)
-    train_here(*SMALL, "--xla", "--nofused_bn", "--check_precision")
+    log = train_here(*SMALL, "--xla", "--nofused_bn", "--check_precision")
+    before = len(log.first.losses) + len(log.warmup.losses)
+    assert log.numbers.fp32_losses == [float(before + step) for step in range(len(log.measured.losses))]
     (computing,) = (chosen.computing for chosen in checked)
     assert (computing.precision, computing.xla, computing.fused_bn) == ("fp32", "off", True)
 

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.callbacks.callback import Callbacks
 from benchmarks.cluster.member import Alone
+from benchmarks.errors import InvalidRunError
 from benchmarks.graph.epochs import Plan
 from benchmarks.graph.stepper import Stepper
 from benchmarks.measure.display import Display
@@ -95,6 +96,31 @@ def test_one_worker_measures_the_input_while_the_others_wait() -> None:
         run: Any = types.SimpleNamespace(built=built, config=None, log=log, team=team)
         with contextlib.nullcontext() if not is_leader else pytest.raises(AttributeError, match="display"):
             train._measure_input(run)
+
+
+@pytest.mark.parametrize(
+    ("found", "skipped", "reason"),
+    [
+        ([True], [0.0, 1.0], ""),
+        ([True, 0.0], [0.0, 0.0], ""),
+        ([False, 0.0], [0.0, 0.0], "After the run some weights are not finite"),
+        ([True, 0.25], [0.0, 0.0], "the copies of the variables differ by up to 0.25"),
+        ([True, 0.0], [1.0, 1.0], "No measured step updated anything"),
+        ([True, 0.0], [], "The workers took too few steps"),
+    ],
+)
+def test_what_makes_a_run_invalid(found: list[float], skipped: list[float], reason: str) -> None:
+    log = RunLog(images_per_step=2, towers=1)
+    for number in skipped:
+        log.measured.add(Taken(1.0, 0.5, observed={"skipped_updates": number}))
+    step, inputs = types.SimpleNamespace(pass_times=None), types.SimpleNamespace(skipping=None)
+    built = types.SimpleNamespace(finite=lambda: "finite", drift=lambda: found[1:] or None, step=step, input=inputs)
+    session = types.SimpleNamespace(run=lambda fetched, options: found[: len(fetched)])
+    run: Any = types.SimpleNamespace(built=built, log=log, session=session, options=None)
+    train._check_variables(run)
+    log.reports = [log.report().to_message()]
+    with pytest.raises(InvalidRunError, match=reason) if reason else contextlib.nullcontext():
+        train._require_valid(log)
 
 
 @pytest.mark.parametrize(("theirs", "warned"), [("4 files", False), ("3 files", True)])
