@@ -12,8 +12,6 @@ from benchmarks.option import Flag, filled, flags_of, option
 from benchmarks.trackers.tracker_list import TRACKERS, Targets, targets_of
 from variable_mgr.catalog import IN_GRAPH, MANAGERS
 
-_WHERE_TOTAL = "where one process takes all steps together and all copies of the weights are equal"
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Output:
@@ -24,7 +22,7 @@ class Output:
     display_every: int = option("print a line every this many steps", default=10, at_least=1)
     loss_type_to_report: Literal["base_loss", "total_loss"] = option(
         "loss to print; total_loss includes weight decay; the record has the base loss",
-        default_text=f"total_loss, {_WHERE_TOTAL}",
+        default_text="total_loss, where one process takes all steps together and all copies of the weights are equal",
     )
     session_id: str = option("name that the records of several runs share; a sweep sets one", default="")
     trackers: Targets = dataclasses.field(default_factory=dict, hash=False)  # a dict has none
@@ -46,15 +44,19 @@ def decide(
     worker would wait for another one's penalty within a step, or where there is not one set of weights to penalise.
     """
     asked, manager = given["loss_type_to_report"], variables.variable_update
-    has_total = (
-        not given["forward_only"]
-        and manager in MANAGERS
-        and not variables.modifiers.asynchronous
-        and (cluster is None or cluster.num_workers == 1 or manager in IN_GRAPH)
-        and (num_devices == 1 or MANAGERS[manager].exchanges_gradients)
-    )
-    loss = "total_loss" if has_total and asked != "base_loss" else "base_loss"
+    problem = None
+    if given["forward_only"]:
+        problem = "--forward_only minimises nothing"
+    elif manager not in MANAGERS:
+        problem = "a reference loop reports its own loss"
+    elif variables.modifiers.asynchronous:
+        problem = "asynchronous towers never pause"
+    elif cluster and cluster.num_workers > 1 and manager not in IN_GRAPH:
+        problem = "workers would wait for each other's penalty"
+    elif num_devices > 1 and not MANAGERS[manager].exchanges_gradients:
+        problem = f"under {manager} every tower has its own weights"
+    loss = "base_loss" if problem or asked == "base_loss" else "total_loss"
     output = filled(Output, given, loss_type_to_report=loss, trackers=targets_of(given))
-    if asked in (None, loss):
-        return output, ()
-    return output, (f"--loss_type_to_report=total_loss: lines have base_loss; the other exists {_WHERE_TOTAL}.",)
+    if problem and asked == "total_loss":
+        return output, (f"--loss_type_to_report=total_loss: {problem}, so lines have base_loss.",)
+    return output, ()

@@ -5,32 +5,30 @@ Another process finds their facts, once for each version of the code; they are k
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import importlib.util
+import json
 import os
 import re
 import shlex
+import sys
 import tempfile
-import traceback
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from benchmarks.console import progress, warn
 from benchmarks.data.sources.data_sets import SYNTHETIC
-from benchmarks.devices.start_tensorflow import start
-from benchmarks.errors import BenchError, UsageError, did_you_mean
+from benchmarks.errors import UsageError, did_you_mean
 from benchmarks.machine import provenance
 from benchmarks.machine.cache import CacheFile
-from benchmarks.process import apart, subprocesses
-from benchmarks.process.tensorflow_setup import Devices, Runtime
+from benchmarks.process import subprocesses
 from models import applications, specs
 from models.applications import APPLICATION
 from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES, NUM_CHANNELS, ModelSpec
-from models.outside_code import UnusableModelError
 from results.masking import without_secrets
 from results.record import key_of
 from results.text import first_few
@@ -40,6 +38,8 @@ _OTHERS = (
     "Use keras:NAME for a model of keras.applications, path/to/file.py:function or package.module:function for another."
 )
 _NO_CODE = re.compile(r"\.(keras|h5|hdf5|pb|ipynb)(:|$)")
+_PROBE = "benchmarks.explain.model_probe"
+AROUND_ANSWER = b"\0"  # the code may print, too
 # Building takes seconds; an import of the user's may take longer.
 _LIMIT_SECONDS = 600.0
 # Data sets of small images: pixels of a side, channels, classes.
@@ -254,46 +254,33 @@ def _probe(name: str, num_classes: int, directory: Path, python_path: str) -> Fa
     """
     if is_code(name):
         warn(f"--model={name}: its code is executed now, in a separate process, to find its images and classes.")
-    runtime = Runtime(devices=Devices(onednn="on"))  # which has CPUs' kernels for channels first
+    words = [sys.executable, "-m", _PROBE, name, str(num_classes)]
+    root = str(subprocesses.RUN_BENCH.parent)
+    variables = {
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "PYTHONPATH": os.pathsep.join(filter(None, [root, python_path])),
+        "PYTHONSAFEPATH": "1",
+    }
     progress.begin(f"building {name}, for at most {_LIMIT_SECONDS:g} s")
+    ended, output = subprocesses.captured(words, _LIMIT_SECONDS, variables=variables, directory=directory)
+    progress.end()
+    answers: dict[str, Any] = {}
+    with contextlib.suppress(ValueError):  # it died before it could answer
+        _, answer, _ = output.rsplit(AROUND_ANSWER, 2)
+        answers = json.loads(answer)
+    if "facts" in answers:
+        return Facts(**answers["facts"])
+    if "refused" in answers:
+        raise UsageError(f"--model={name}: {answers['refused']}")
     with tempfile.NamedTemporaryFile(prefix="cnn_bench_model_", suffix=".log", delete=False) as whole:
-        try:
-            facts = apart.call(
-                runtime, _LIMIT_SECONDS, _built, runtime, name, num_classes,
-                output=whole, directory=directory, python_path=python_path,
-            )  # fmt: skip
-        except UsageError as error:
-            os.unlink(whole.name)
-            raise UsageError(f"--model={name}: {error}") from error
-        except BenchError as error:
-            (reason,) = without_secrets([str(error)])
-            raise UsageError(
-                f"--model={name}: the model cannot be built: {reason}. {_hidden_package(reason)}The whole output: "
-                f"{shlex.quote(whole.name)}"
-            ) from error
-        finally:
-            progress.end()
-    os.unlink(whole.name)
-    return facts
-
-
-def _built(runtime: Runtime, name: str, num_classes: int) -> Facts:
-    """Finds the facts of a model in this process, which is for that alone.
-
-    Raises:
-        UsageError: it cannot be trained here.
-        BenchError: the code that builds it fails; its own errors may exist in this process only.
-    """
-    start(runtime)
-    probed_model = importlib.import_module("benchmarks.explain.probed_model")
-    try:
-        with ThreadPoolExecutor(1) as thread:  # a run does not build in its main thread either
-            return thread.submit(probed_model.find_facts, name, num_classes).result()
-    except UnusableModelError as error:
-        raise UsageError(str(error)) from None
-    except Exception as error:
-        traceback.print_exc()
-        raise BenchError(" ".join(traceback.format_exception_only(error)[-1].split())) from None
+        whole.write(output)
+    how = f"it took longer than {_LIMIT_SECONDS:g} s" if ended.timed_out else f"its process {ended.in_words()}"
+    reason = answers.get("error") or how
+    (reason,) = without_secrets([reason])
+    raise UsageError(
+        f"--model={name}: the model cannot be built: {reason}. {_hidden_package(reason)}The whole output: "
+        f"{shlex.quote(whole.name)}"
+    )
 
 
 def _hidden_package(reason: str) -> str:

@@ -7,12 +7,12 @@ a thread of its own watches, has the measurement saved, and ends the process. Im
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import signal
-import sys
+import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 
 from benchmarks.console import progress, warn, warn_of_exception
@@ -169,6 +169,10 @@ def watched(save: OnExit = lambda error: None, show: OnExit = _warn) -> Iterator
 
 
 def _stacks() -> str:
-    """Returns the stacks of all threads."""
-    stacks = {number: "".join(traceback.format_stack(frame)) for number, frame in sys._current_frames().items()}
-    return "\n".join(f"Thread {number}:\n{stack}" for number, stack in stacks.items())
+    """Returns the stacks of all threads. Written to stderr directly, they would stop all threads if nobody reads it."""
+    # A Python that was built for an old C library has no memfd_create.
+    in_memory = hasattr(os, "memfd_create")
+    with os.fdopen(os.memfd_create("stacks"), "w+b") if in_memory else tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        return file.read().decode(errors="replace")

@@ -706,7 +706,7 @@ import atexit, multiprocessing, os, subprocess, sys, threading, time
 import keras
 import tensorflow as tf
 
-IS_RUN = "benchmarks.process.apart" not in " ".join(sys.orig_argv)
+IS_RUN = "model_probe" not in " ".join(sys.orig_argv)
 
 
 def net():

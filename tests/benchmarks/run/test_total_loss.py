@@ -98,23 +98,26 @@ def test_what_no_step_needs_is_built_when_it_is_called() -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "because"),
     [
-        ("--forward_only",),
-        ("--variable_update=keras_fit",),
-        ("--nocross_replica_sync", "--num_gpus=2"),
-        ("--local_cluster=worker:2", "--variable_update=collective_all_reduce"),
-        ("--variable_update=independent", "--num_gpus=2"),
-        ("--variable_update=local_sgd", "--num_gpus=2"),
+        (("--forward_only",), "--forward_only minimises nothing"),
+        (("--variable_update=keras_fit",), "a reference loop reports its own loss"),
+        (("--nocross_replica_sync", "--num_gpus=2"), "asynchronous towers never pause"),
+        (
+            ("--local_cluster=worker:2", "--variable_update=collective_all_reduce"),
+            "workers would wait for each other's penalty",
+        ),
+        (("--variable_update=independent", "--num_gpus=2"), "under independent every tower has its own weights"),
+        (("--variable_update=local_sgd", "--num_gpus=2"), "under local_sgd every tower has its own weights"),
     ],
-    ids=" ".join,
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_some_runs_report_the_base_loss(words: tuple[str, ...]) -> None:
+def test_some_runs_report_the_base_loss(words: tuple[str, ...], because: str) -> None:
     words = (*words, "--model=resnet50") if "keras_fit" in words[0] else words
     assert resolve(*words).output.loss_type_to_report == "base_loss"
     asked = resolve(*words, "--loss_type_to_report=total_loss")
     assert asked.output.loss_type_to_report == "base_loss"
-    assert any(notice.startswith("--loss_type_to_report=total_loss: lines have base_loss") for notice in asked.notices)
+    assert f"--loss_type_to_report=total_loss: {because}, so lines have base_loss." in asked.notices
 
 
 def test_a_client_of_all_workers_reports_the_total_loss() -> None:
