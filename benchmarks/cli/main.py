@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         if isinstance(error, ModuleNotFoundError) and (problem := requirements.missing(error)):
             warn(problem)
             return ExitStatus.USAGE
-        if isinstance(error, OSError) and error.filename == sys.executable:
+        if isinstance(error, FileNotFoundError | PermissionError) and error.filename == sys.executable:
             warn(f"{sys.executable or 'Python'} cannot be started: {error.strerror}. Install it again for all users.")
             return ExitStatus.USAGE
         place = str(error.filename or "") if isinstance(error, OSError) else ""

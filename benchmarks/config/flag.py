@@ -27,7 +27,7 @@ _ADDRESS = re.compile("([A-Za-z][A-Za-z0-9+.-]+):(?://(?P<host>[^/]*))?(?P<path>
 _OF_A_SHELL = re.compile(
     r"\$[{(]?[A-Za-z_]|`|\{\{|^['\"\u2018-\u201f].*['\"\u2018-\u201f]$|\s#+(?:\s|$)|[\\\s]$", re.DOTALL
 )
-_OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\|%\w+%")
+_OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\|%\w+%[\\/]")
 # Also with the dashes of a web page, blanks of a line that was pasted, and `--name value` as a line of a file.
 _FLAG = re.compile(r"\s*[-\u2010-\u2015\u2212]{1,2}([A-Za-z][\w-]*)(?:\s*(=)\s*(.*)|\s+(\S.*)|\s*)", re.DOTALL)
 _NEXT_FLAG = re.compile(r"[\s=]--[A-Za-z]")
@@ -201,7 +201,7 @@ def local_path(text: str, where: str = "", *, or_address: bool = False) -> str:
             "line: write the path itself."
         )
     if _OF_WINDOWS.match(path) and not os.path.lexists(path):
-        raise UsageError(f"{where}'{shortened(text)}' is a path of Windows: in WSL, C:\\ is /mnt/c/.")
+        raise UsageError(f"{where}'{shortened(text)}' is a path of Windows. Write one of this system; in WSL, C:\\ is /mnt/c/.")
     try:
         os.lstat(path)
     except (OSError, ValueError) as error:  # a ValueError: a character that no name may have

@@ -17,7 +17,7 @@ from benchmarks.machine.hardware import Gpu, Inventory, describe_hardware, gpu_i
 from benchmarks.process import subprocesses
 from benchmarks.process.tensorflow_setup import SPLIT_FRACTION, Devices, Runtime
 from results.text import counted
-from variable_mgr.place import Place
+from variable_mgr.place import HOST, Place
 
 _LOOK_SECONDS = 120.0
 # TensorFlow reports why it cannot use a GPU when it looks for GPUs, below the level that a run shows.
@@ -155,6 +155,30 @@ def set_arithmetic(runtime: Runtime) -> None:
     tf.config.experimental.enable_tensor_float_32_execution(runtime.precision == "tf32")
     if runtime.deterministic:
         tf.config.experimental.enable_op_determinism()
+
+
+def require_nchw_on_cpu(devices: Devices) -> None:
+    """Checks that this TensorFlow has NCHW kernels for the CPU: with oneDNN it has, without it has none.
+
+    Raises:
+        UsageError: it has none.
+    """
+    with tf.Graph().as_default(), tf.device(HOST):
+        images = tf.ones((1, 1, 4, 4))
+        kernel = tf.ones((2, 2, 1, 1))
+        pooled = tf.nn.max_pool2d(tf.nn.conv2d(images, kernel, 1, "SAME", data_format="NCHW"), 2, 2, "VALID", "NCHW")
+        # A feed keeps graph optimisation from computing the answer without the kernels.
+        fed = tf.compat.v1.placeholder_with_default(pooled, pooled.shape)
+        gradients = tf.gradients(fed, [kernel, images])
+        on_cpu = session_config(dataclasses.replace(devices, device="cpu", num_devices=1))
+        with tf.compat.v1.Session(config=on_cpu) as session:
+            try:
+                session.run(gradients)
+            except tf.errors.OpError as error:
+                raise UsageError(
+                    "--data_format=NCHW: this TensorFlow has no NCHW convolutions for the CPU (they come with oneDNN, "
+                    "which is off or missing here). Use --onednn=on if it is off, or --data_format=NHWC."
+                ) from error
 
 
 def session_config(devices: Devices) -> tf.compat.v1.ConfigProto:

@@ -16,10 +16,10 @@ from benchmarks.cluster.discovery import Found
 from benchmarks.config.run_flags import CLUSTER_FLAGS, RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
-from benchmarks.errors import ExitStatus
+from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.machine import gpu_support, gpu_topology, hardware
 from benchmarks.machine.gpu_support import Judgement
-from benchmarks.machine.gpu_topology import ACROSS_HOSTS, PATHS, advice, suggestion_for
+from benchmarks.machine.gpu_topology import ACROSS_HOSTS, NOT_MEASURED, PATHS, advice, suggestion_for
 from benchmarks.machine.hardware import Inventory
 from benchmarks.machine.provenance import describe_software
 from benchmarks.option import Flag, only
@@ -35,10 +35,17 @@ def run_devices(values: Mapping[str, Any]) -> ExitStatus:
     """Prints the inventory, and the tasks that flags or the environment name; starts none.
 
     Raises:
-        UsageError: flags or the environment name an impossible cluster.
+        UsageError: flags name an impossible cluster; without them, an environment that names one is a warning.
         BenchError: NVIDIA's driver hangs.
     """
-    if tasks := discovery.find_cluster(values, os.environ):
+    try:
+        tasks = discovery.find_cluster(values, os.environ)
+    except UsageError as error:
+        if any(values[flag.name] is not None for flag in CLUSTER_FLAGS):
+            raise
+        tasks = None
+        warn(f"No tasks of a cluster are shown. {error}")
+    if tasks:
         warn(*tasks.notices)
     topology, host, software = gpu_topology.read_gpu_links(), hardware.describe_host(), describe_software()
     build = _tensorflow_build(topology) if values["tensorflow"] is not False and software["tensorflow_version"] else {}
@@ -98,7 +105,12 @@ def as_json(
         "limits": [dataclasses.asdict(limit) for limit in _limits(topology, software)],
         "software": {**software, "operating_system": platform.platform()},
         "tensorflow_build": dict(build),
-        "suggestion": {"flags": list(suggested.flags), "because": suggested.because, "source": suggested.source},
+        "suggestion": {
+            "flags": list(suggested.flags),
+            "where": suggested.where,
+            "source": suggested.source,
+            "is": NOT_MEASURED,
+        },
     }
 
 

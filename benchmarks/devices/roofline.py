@@ -78,8 +78,11 @@ class Roofline:
         ]
         if self.share_of_bound > 1:
             found.append(
-                "Above 100%, tensors stayed in caches, convolutions needed fewer multiplications than are counted "
-                "(Winograd), or the peak was measured on a busy machine: measure it again."
+                "Above 100% is possible: tensors stayed in caches between operations, so the memory did not limit."
+                if self.limit == "memory"
+                else "Above 100%, either the peak was measured while the machine was busy or slower ('run_bench.py "
+                "doctor' measures it again, best on a quiet machine), or the convolutions needed fewer multiplications "
+                "than are counted (Winograd)."
             )
         return found
 

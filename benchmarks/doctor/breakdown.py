@@ -206,7 +206,7 @@ class Breakdown:
                 "failed": stage.failed,
                 "reason": stage.reason,
                 "images_per_sec": rate,
-                "processes": max(1, len(stage.rates)),
+                "processes": rate and max(1, len(stage.rates)),
                 "seconds": rate and rate.inverse(stage.images),
                 "added_seconds": cost and cost.added,
                 "verdict": cost and cost.significance,

@@ -253,6 +253,8 @@ def plan_devices(config: Config, *, eager: bool = False) -> DevicePlan:
     own = config.runtime.devices
     device_planning.set_threads(own)
     device_planning.require_gpus(own, eager=eager)
+    if not own.on_gpu and config.workload.data_format == "NCHW":
+        device_planning.require_nchw_on_cpu(own)
     if eager:
         device_planning.configure_eager_runtime(own)
     return device_planning.plan(

@@ -89,12 +89,14 @@ class Suggestion:
 
     Attributes:
         holds: whether the topology is such.
+        where: the topology in words.
         flags: of a run.
-        because: the topology in words, and why.
+        because: why, as a clause.
         source: who recommended it, and for which GPUs.
     """
 
     holds: Callable[[Inventory], bool]
+    where: str
     flags: tuple[str, ...]
     because: str
     source: str = ""
@@ -104,33 +106,44 @@ class Suggestion:
 SUGGESTIONS = (
     Suggestion(
         lambda inventory: not inventory.gpus,
+        "no GPU of this machine can be used",
         ("--device=cpu",),
-        "no GPU of this machine can be used: one CPU device uses all cores",
+        "one CPU device uses all cores",
     ),
     Suggestion(
         lambda inventory: len(inventory.gpus) == 1,
+        "there is one GPU",
         ("--variable_update=parameter_server",),
-        "there is one GPU: nothing is exchanged, so any manager will do",
+        "nothing is exchanged, so any manager will do",
     ),
     Suggestion(
         lambda inventory: inventory.has_nvlink,
+        "NVLinks connect all GPUs",
         ("--variable_update=replicated", "--all_reduce_spec=nccl"),
-        "NVLinks connect all GPUs: gradients travel between GPUs past PCIe and the host",
+        "gradients travel between GPUs past PCIe and the host",
         f"{_GUIDE}: P100, for models with many weights",
     ),
     Suggestion(
         lambda inventory: inventory.has_peer_access and inventory.is_one_root_complex,
+        "all GPUs are below one PCIe root complex, with peer access and without NVLink",
         ("--variable_update=parameter_server", "--local_parameter_device=gpu"),
-        "all GPUs are below one PCIe root complex, with peer access and without NVLink: they read variables of each "
-        "other without the host",
+        "GPUs read variables of each other without the host",
         f"{_GUIDE}: K80",
     ),
     Suggestion(
-        lambda inventory: True,
+        lambda inventory: inventory.has_peer_access,
+        "GPUs have peer access, but are below several PCIe root complexes and without NVLink",
         ("--variable_update=parameter_server", "--local_parameter_device=cpu"),
-        "GPUs have no NVLink, and are below several PCIe root complexes or have no access to each other's memory: what "
-        "they exchange crosses the host anyway",
-        f"{_GUIDE}: K80, Titan X, M40",
+        "what they exchange crosses the host anyway; for alexnet and vgg16 try --variable_update=replicated "
+        "--all_reduce_spec=nccl",
+        f"{_GUIDE}: Titan X, M40, P100",
+    ),
+    Suggestion(
+        lambda inventory: True,
+        "not all GPUs have access to each other's memory",
+        ("--variable_update=parameter_server", "--local_parameter_device=cpu"),
+        "what they exchange is copied through the host anyway",
+        f"{_GUIDE}: K80",
     ),
 )
 
@@ -145,4 +158,4 @@ def advice(inventory: Inventory) -> str:
     suggested, count = suggestion_for(inventory), len(inventory.gpus)
     flags = " ".join([*([f"--num_gpus={count}"] if count else []), *suggested.flags])
     source = f" ({suggested.source})" if suggested.source else ""
-    return f"By topology ({NOT_MEASURED}): {flags}, since {suggested.because}{source}."
+    return f"By topology ({NOT_MEASURED}): {flags}, since {suggested.where}: {suggested.because}{source}."

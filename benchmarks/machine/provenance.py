@@ -22,6 +22,7 @@ from results.text import one_line
 # The variables that may move a number: all of these libraries, and others by their exact names, since a prefix such as
 # TF_ or NVIDIA_ is also that of passwords (Terraform's TF_VAR_..., NVIDIA_API_KEY), and records are published.
 _RECORDED_LIBRARIES = ("CUBLAS", "CUDNN_", "DNNL_", "NCCL_", "OMP_", "ONEDNN_")
+_NOT_RECORDED = ("_VERSION", "_PATH", "_HOME", "_FILE", "_ID", "_HOSTID")  # where and what they are, as images have it
 _RECORDED_VARIABLES = frozenset(
     """
     TF_ENABLE_ONEDNN_OPTS TF_DISABLE_MKL TF_ENABLE_MKL_NATIVE_FORMAT TF_ONEDNN_USE_SYSTEM_ALLOCATOR
@@ -153,7 +154,8 @@ def why_git_failed(error: Exception) -> str:
 
 def is_recorded(variable: str) -> bool:
     """Returns whether records have this environment variable, because it may move a number."""
-    return variable in _RECORDED_VARIABLES or variable.startswith(_RECORDED_LIBRARIES)
+    of_library = variable.startswith(_RECORDED_LIBRARIES) and not variable.endswith(_NOT_RECORDED)
+    return variable in _RECORDED_VARIABLES or of_library
 
 
 def recorded_variables() -> dict[str, str]:

@@ -222,11 +222,6 @@ def decide(
         )
     if precision == "tf32" and not on_gpu:
         _refuse_tf32(onednn)
-    if given["data_format"] == "NCHW" and not (on_gpu or in_pytorch) and _lacks_onednn(onednn):
-        raise UsageError(
-            "--data_format=NCHW: on CPUs TensorFlow's convolutions take it with oneDNN only, which is off here: pass "
-            "--onednn=on, or --data_format=NHWC."
-        )
     if not computing.fused_bn and computing.xla != "off" and not on_gpu:
         notices += ("--nofused_bn: XLA compiles batch normalisation to kernels of its own, fused or not.",)
     return computing, notices
@@ -289,7 +284,7 @@ def _refuse_tf32(onednn: str | None) -> None:
             "--precision=tf32: on CPUs, oneDNN rounds factors to bfloat16 with the instructions AMX-BF16 (x86) or BF16 "
             f"(Arm), and this CPU has neither, so it would compute in fp32: use {instead}."
         )
-    if _lacks_onednn(onednn):
+    if onednn == "off" or (onednn is None and onednn_mode(os.environ) == "off"):
         raise UsageError("--precision=tf32: on CPUs it is a mode of oneDNN, which is off here: pass --onednn=on.")
 
 
@@ -306,10 +301,6 @@ def has_instructions(precision: str) -> bool:
     """Returns whether the CPU has instructions for `tf32`, `bf16` or `fp16`; true if that is not known."""
     instructions = cpu_instructions()
     return instructions is None or bool(instructions & _INSTRUCTIONS[precision])
-
-
-def _lacks_onednn(onednn: str | None) -> bool:
-    return (onednn or onednn_mode(os.environ)) == "off"
 
 
 def onednn_mode(environ: Mapping[str, str]) -> Literal["on", "off"] | None:

@@ -49,12 +49,13 @@ with tf.Graph().as_default():
 
 
 @pytest.mark.rotates
-def test_a_process_has_as_many_threads_as_requested() -> None:
-    """TensorFlow makes its pools once."""
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_a_process_has_as_many_threads_as_requested(layout: str) -> None:
+    """TensorFlow makes its pools once, and under NCHW a check of the kernels comes before the session."""
 
     def count(within: int, at_once: int) -> int:
         threads = (f"--num_intra_threads={within}", f"--num_inter_threads={at_once}")
-        command = [sys.executable, "-c", COUNT_THREADS, "--device=cpu"]
+        command = [sys.executable, "-c", COUNT_THREADS, "--device=cpu", "--onednn=on", f"--data_format={layout}"]
         done = subprocess.run([*command, *threads], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return int(done.stdout)

@@ -164,6 +164,7 @@ def test_somebody_elses_models_package_is_refused(run_process: RunBench, tmp_pat
     checkout = tmp_path / "checkout"
     checkout.mkdir()
     shutil.copy(ROOT / "run_bench.py", checkout)
+    (checkout / "benchmarks").mkdir()
     stranger = tmp_path / "elsewhere" / "models"
     stranger.mkdir(parents=True)
     (stranger / "__init__.py").write_text("")

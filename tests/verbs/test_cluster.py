@@ -71,6 +71,17 @@ def test_tf_config_and_slurm_need_not_name_the_own_task(run_bench: RunBench, mon
     assert refused.status == 2 and "TF_CONFIG has type '' for this process's task" in refused.stderr
 
 
+def test_a_machine_is_described_whatever_the_environment_says_of_a_cluster(
+    run_bench: RunBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", "{bad")
+    done = run_bench(*SHOW)
+    assert done.status == 0 and done.stdout.startswith("CPU: ")
+    assert "No tasks of a cluster are shown. TF_CONFIG={bad cannot be read" in done.stderr
+    assert json.loads(run_bench(*SHOW, "--output_format=json").stdout)["cluster"] is None
+    assert run_bench(*SHOW, "--cluster=slurm").status == 2, "it was asked for"
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -64,7 +64,7 @@ def test_a_path_means_what_it_means_to_a_shell(
         ("$(RESULTS)/run", "only a shell replaces .NAME"),  # of Kubernetes, if there is no such variable
         ("{{ results }}", "only a shell replaces .NAME"),
         ('"/results"', "only a shell replaces .NAME and takes away quotes"),
-        (r"C:\results", "is a path of Windows: in WSL, C:.* is /mnt/c/"),
+        (r"C:\results", "is a path of Windows. Write one of this system; in WSL, C:.* is /mnt/c/"),
         ("F:/results", "is a path of Windows"),
         (r"\\server\results", "is a path of Windows"),
         (r"%USERPROFILE%\results", "is a path of Windows"),

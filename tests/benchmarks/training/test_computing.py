@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -124,31 +123,6 @@ def test_tf32_on_a_cpu_needs_what_rounds_its_factors(
         return
     with pytest.raises(UsageError, match=message):
         decide(precision="tf32", onednn=onednn)
-
-
-@pytest.mark.parametrize(
-    ("instructions", "onednn", "given", "is_refused"),
-    [
-        ("sse2 avx2", None, {}, True),
-        ("sse2 avx512_vnni", "off", {}, True),
-        ("sse2 avx512_vnni", None, {}, False),
-        ("sse2 avx2", "on", {}, False),
-        ("asimd", None, {}, False),  # what TensorFlow chooses there is unknown
-        ("sse2 avx2", None, {"variable_update": "pytorch"}, False),
-    ],
-)
-def test_nchw_on_a_cpu_needs_onednn(
-    cpu: Cpu,
-    monkeypatch: pytest.MonkeyPatch,
-    instructions: str,
-    onednn: str | None,
-    given: dict[str, str],
-    is_refused: bool,
-) -> None:
-    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "")
-    cpu(instructions)
-    with pytest.raises(UsageError, match="--onednn=on, or --data_format=NHWC") if is_refused else nullcontext():
-        decide(data_format="NCHW", onednn=onednn, **given)
 
 
 def test_for_float16_the_other_16_bit_type_is_named_if_the_cpu_has_it(cpu: Cpu) -> None:
