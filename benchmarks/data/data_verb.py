@@ -72,14 +72,6 @@ def _counts(command: str, given: Mapping[str, Any], train: int) -> dict[str, int
     return counts
 
 
-def _refuse_existing(directory: Path, files: Sequence[Path], given: Mapping[str, Any]) -> None:
-    if files and not given["overwrite"]:
-        raise UsageError(
-            f"{directory} already holds {counted(len(files), 'file')} ({files[0].name}, ...): name another directory, "
-            "or pass --overwrite to replace them."
-        )
-
-
 def _flag(directory: Path) -> str:
     return f"--data_dir={shlex.quote(str(directory))}"
 
@@ -91,7 +83,13 @@ def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any], watchdog:
 
     per_shard = given["images_per_shard"]
     parts = [photo_records.split(name, n, per_shard) for name, n in _counts("make_imagenet", given, _PHOTOS).items()]
-    _refuse_existing(directory, [file for part in parts for file in part.shards_in(directory)], given)
+    for part in parts:
+        existing = part.shards_in(directory)
+        if existing and not given["overwrite"]:
+            raise UsageError(
+                f"{directory} already holds {len(existing)} {part.name} shards ({existing[0].name}, ...): name another "
+                "directory, or pass --overwrite to replace them."
+            )
     with _writing("make_imagenet", directory, "images"):
         for part in parts:
             fake_imagenet.write(
@@ -114,7 +112,10 @@ def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, 
     command = f"make_{name}"
     directory = _directory(command, arguments)
     counts = {} if name == "digits" else _counts(command, given, _SMALL_IMAGES)
-    _refuse_existing(directory, sorted(directory.glob("[!.]*")), given)
+    if directory.is_dir() and any(file.name[0] != "." for file in directory.iterdir()) and not given["overwrite"]:
+        raise UsageError(
+            f"{directory} is not empty: name another directory, or pass --overwrite to replace files there."
+        )
     with _writing(command, directory, "images"):
         Deadlines(watchdog).data_set(f"Writing {name} to {directory}")
         if name == "digits":

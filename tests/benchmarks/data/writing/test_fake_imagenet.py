@@ -61,7 +61,7 @@ def test_nothing_is_overwritten_unasked(run_bench: RunBench, tmp_path: Path) -> 
     make = ("data", "make_imagenet", str(tmp_path))
     assert run_bench(*make, "--train_images=2", "--images_per_shard=1").status == 0
     again = run_bench(*make, "--train_images=2")
-    assert again.status == 2 and "already holds 2 files (train-00000-of-00002, ...)" in again.stderr
+    assert again.status == 2 and "already holds 2 train shards (train-00000-of-00002, ...)" in again.stderr
     assert "pass --overwrite" in again.stderr
     assert run_bench(*make, "--train_images=0", "--validation_images=1").status == 0
     assert run_bench(*make, "--train_images=1", "--overwrite").status == 0
