@@ -164,7 +164,9 @@ def test_somebody_elses_models_package_is_refused(run_process: RunBench, tmp_pat
     checkout = tmp_path / "checkout"
     checkout.mkdir()
     shutil.copy(ROOT / "run_bench.py", checkout)
-    (checkout / "benchmarks").mkdir()
+    for name in ("benchmarks", "models"):
+        (checkout / name).mkdir()
+    (checkout / "benchmarks" / "__init__.py").touch()
     stranger = tmp_path / "elsewhere" / "models"
     stranger.mkdir(parents=True)
     (stranger / "__init__.py").write_text("")

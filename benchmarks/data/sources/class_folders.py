@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from benchmarks.console import warn_once
-from benchmarks.data.sources.data_sets import StoredImages, only_one
+from benchmarks.data.sources.data_sets import DATA_SETS, StoredImages, only_one
 from benchmarks.errors import DataError
 from models.model_spec import IMAGENET_CLASSES
 from results.text import counted
@@ -39,6 +39,8 @@ _NO_CLASSES = {
 # Folders of photos or masks in data sets for other tasks than classification, such as Pascal VOC.
 _NO_LABELS = {"images", "jpegimages", "labels", "masks", "segmentationclass", "segmentationobject"}
 _NAMED = 3
+# Other data sets, with the names with which their files begin.
+_SMALL_IMAGES = {"cifar10": ("data_batch_", "cifar-10-"), "mnist": ("train-images", "t10k-images", "MNIST")}
 # The search for what a directory holds instead of photos: it may be the root of a file system.
 _FOLDERS_SEARCHED = 2000
 _SYNSET = re.compile(r"n\d{8}(?!\d)")  # of WordNet, in whose order ImageNet's classes are
@@ -96,7 +98,8 @@ def folders_of(root: Path, split: str) -> list[Path]:
         named = [path for path in root.iterdir() if path.name.lower() in FOLDERS_OF[split]]
     except OSError:  # such as a parent that may be entered, but not listed
         named = [root / name for name in FOLDERS_OF[split]]
-    return sorted((path for path in named if path.is_dir()), reverse=True)  # train last: of links, its name counts
+    found = (path for path in named if path.is_dir())
+    return sorted(found, key=lambda path: path.name.lower(), reverse=True)  # train last: of links, its name counts
 
 
 def find_class_folders(root: Path, split: str, endings: tuple[str, ...]) -> PhotoFolder | None:
@@ -124,10 +127,15 @@ def find_class_folders(root: Path, split: str, endings: tuple[str, ...]) -> Phot
         return None
     if found and split == "train":
         used = [classes[label] for label in sorted({*found.labels})]
-        if doubtful := used if len(used) == 1 else [name for name in used if name.lower() in _NO_LABELS]:
+        if len(used) == 1:
             warn_once(
-                f"All photos in a folder have the same label, and {folder} counts {some(doubtful)} as a class, among "
-                f"{len(used)} with photos. Such folders may hold photos or masks of several. {labels_needed(split)}"
+                f"All {len(found.files)} photos of {folder} have the same label, since they are in one folder "
+                f"({some(used)}). {labels_needed(split)}"
+            )
+        elif doubtful := [name for name in used if name.lower() in _NO_LABELS]:
+            warn_once(
+                f"{folder} counts {some(doubtful)} as classes, but folders with such names usually hold photos or "
+                f"masks of all classes. {labels_needed(split)}"
             )
     return found
 
@@ -227,6 +235,11 @@ def _kind(path: Path) -> str:
 
 def what_is_there(root: Path, split: str, endings: tuple[str, ...]) -> str:
     """Returns what a root without class folders, or its folder of a split, holds instead, and what to do."""
+    for name, beginnings in _SMALL_IMAGES.items():
+        if any(entry.startswith(beginnings) for entry in os.listdir(root)):
+            return (
+                f"it holds {DATA_SETS[name].title}, not photos: pass --data_name={name}, and a model for it to train."
+            )
     folders = [root, *folders_of(root, split)]
     for folder in folders:
         if any(name.lower().endswith(endings) for name in os.listdir(folder)):
@@ -240,7 +253,7 @@ def what_is_there(root: Path, split: str, endings: tuple[str, ...]) -> str:
         f"{split}-00000-of-00008, or of one folder of photos for each class, or that has these folders in one named "
         f"{' or '.join(FOLDERS_OF[split])}{no_test}. 'run_bench.py data convert' takes tar archives, and photos in "
         "JPEG, PNG, GIF, BMP, WebP and TIFF; write those in other formats, such as HEIC, Parquet, HDF5 and LMDB, as "
-        "such files first (docs/howto/real-data.md). For CIFAR-10 or MNIST, pass --data_name and a model for it."
+        "such files first (docs/howto/real-data.md)."
     )
 
 

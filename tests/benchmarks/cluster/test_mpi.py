@@ -192,7 +192,6 @@ def test_a_rank_of_an_unknown_number_is_refused_too() -> None:
         ("LSF_PM_TASKID", 1),
         ("PBS_VNODENUM", 0),
         ("PBS_NODENUM", 0),
-        ("PBS_TASKNUM", 1),
         ("PSSH_NODENUM", 0),
         ("NOMAD_ALLOC_INDEX", 0),
         ("TPU_WORKER_ID", 0),

@@ -363,7 +363,8 @@ BY_CLASS = "Name the folder of shards called like train-00000-of-00008, or of on
 @pytest.mark.parametrize(
     ("files", "split", "words"),
     [
-        (["cifar-10-batches-py/"], "train", "holds cifar-10-batches-py. .* For CIFAR-10 or MNIST, pass --data_name"),
+        (["cifar-10-batches-py/"], "train", "it holds CIFAR-10, not photos: pass --data_name=cifar10"),
+        (["train-images-idx3-ubyte/"], "train", "it holds MNIST,"),
         (["train/0.jpg", "test1/0.jpg"], "train", "photos of .*train are in one folder. Move them into one folder per"),
         (["train_images/0.jpg", "test_images/0.jpg", "annotations/"], "train", BY_CLASS),
         (["train2017/0.jpg", "val2017/0.jpg", "annotations/"], "train", BY_CLASS),
@@ -496,13 +497,13 @@ def test_what_is_passed_over_is_counted_by_ending(tmp_path: Path, capsys: pytest
         "1 .jpg beside the class folders passed over)"
     )
     assert wanted in described
-    assert "counts ants as a class, among 1 with photos. " in capsys.readouterr().err
+    assert "All 2 photos of" in (warned := capsys.readouterr().err) and "in one folder (ants). Move them" in warned
 
 
 def test_folders_that_are_usually_no_classes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_files(tmp_path, "JPEGImages/0.jpg", "SegmentationClass/0.png", "bees/0.jpg", "Annotations/0.xml")
     assert "4 classes" in imagenet_files.find_imagenet(str(tmp_path), "train").describe()
-    assert "counts JPEGImages, SegmentationClass as a class, among 3 with photos. " in capsys.readouterr().err
+    assert "counts JPEGImages, SegmentationClass as classes, but" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "P"])
