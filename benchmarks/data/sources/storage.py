@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path, PosixPath
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from benchmarks.errors import DataError, UsageError, headline
 
@@ -83,42 +84,56 @@ class Address(PosixPath):
             with _storage(self) as gfile:
                 gfile.remove(str(self))
 
-    def open(self, mode: str = "r", *text: Any, **of_text: Any) -> IO[Any]:  # type: ignore[override]
-        """Opens it to read (`r`) or to write anew (`w`); text is in UTF-8."""
-        return cast(IO[Any], _Opened(self, mode))
+    def open(self, mode: str = "r", buffering: int = -1, *text: Any, **of_text: Any) -> IO[Any]:  # type: ignore[override]
+        """Opens it to read (`r`) or to write anew (`w`); as pathlib."""
+        raw = _Opened(self, mode[0])
+        file = io.BufferedReader(raw) if mode[0] == "r" else io.BufferedWriter(raw)
+        return file if "b" in mode else io.TextIOWrapper(file, *text, **of_text)
 
 
-class _Opened:
-    """An open file of TensorFlow, with the errors of `_storage`."""
+class _Opened(io.RawIOBase):
+    """An open file, as `io` wants it."""
 
     def __init__(self, address: Address, mode: str) -> None:
-        self._address = address
+        self._address, self._mode, self._position = address, mode, 0
         with _storage(address) as gfile:
-            self._file = gfile.GFile(str(address), mode)
-            if mode[0] == "w":
-                self._file.write("")  # only this opens it
+            self._file = gfile.GFile(str(address), f"{mode}b")
+            if mode == "w":
+                self._file.write(b"")  # only this opens it
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            with _storage(self._address):
-                return getattr(self._file, name)(*arguments)
+    def readable(self) -> bool:
+        return self._mode == "r"
 
-        return call
+    def writable(self) -> bool:
+        return self._mode == "w"
 
-    def __enter__(self) -> _Opened:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def seekable(self) -> bool:
+        return self._mode == "r"
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        with _storage(self._address):
-            self._file.seek(offset, whence)
-            return int(self._file.tell())
+        if whence != os.SEEK_SET:
+            offset += self._position if whence == os.SEEK_CUR else self._address.stat().st_size
+        self._position = offset
+        return offset
 
-    def write(self, data: Any) -> None:
+    def readinto(self, buffer: Any) -> int:
         with _storage(self._address):
-            self._file.write(data if isinstance(data, str) else bytes(data))
+            self._file.seek(self._position)
+            data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def write(self, data: Any) -> int:
+        with _storage(self._address):
+            self._file.write(bytes(data))
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            with _storage(self._address):
+                self._file.close()
+        super().close()
 
 
 def is_address(text: str) -> bool:
