@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import math
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -79,7 +80,11 @@ class Figure:
 
 
 COLUMNS = tuple(PublicColumn(field.name, **field.metadata) for field in dataclasses.fields(Figure))
-_BOOLS = {"true": True, "1": True, "false": False, "0": False}
+# Also as spreadsheets in German and French save them.
+_BOOLS = dict.fromkeys(("true", "wahr", "vrai", "1"), True) | dict.fromkeys(("false", "falsch", "faux", "0"), False)
+# What may be decimals or thousands. Excel separates by semicolons where numbers have a decimal comma.
+_POINTS = re.compile(r"-?\d{1,3}(?:\.\d{3})+")
+_POINTS_OR_COMMAS = re.compile(r"-?\d{1,3}(?:[.,]\d{3})+")
 
 
 def parsed(text: str, name: str) -> tuple[Figure, ...]:
@@ -88,7 +93,12 @@ def parsed(text: str, name: str) -> tuple[Figure, ...]:
     Raises:
         TableError: a required column is missing, or a cell is not what its column holds.
     """
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
+    head, _, rest = text.partition("\n")
+    if head.strip('"').startswith("sep="):  # Excel's own first line
+        text = rest
+    # A spreadsheet saves semicolons or tabs where numbers have a comma.
+    separator = max((",", ";", "\t"), key=text.partition("\n")[0].count)
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=separator, skipinitialspace=True)
     try:
         if twice := [c.name for c in COLUMNS if (reader.fieldnames or []).count(c.name) > 1]:
             raise TableError(f"{name}:1: there are several columns {', '.join(twice)}. Keep one of each name.")
@@ -97,21 +107,23 @@ def parsed(text: str, name: str) -> tuple[Figure, ...]:
                 raise TableError(f"{name} is results.csv of a report: name results.jsonl, of which it was made.")
             raise TableError(
                 f"{name}:1: there is no column {', '.join(missing)}. The first line must name the columns of a public "
-                "table, separated by commas, not by semicolons or tabs (then numbers need a decimal point): "
-                f"{', '.join(column.name for column in COLUMNS)}."
+                f"table: {', '.join(column.name for column in COLUMNS)}."
             )
         # Spreadsheets save empty rows, too.
-        return tuple(_figure(line, f"{name}:{reader.line_num}") for line in reader if any(line.values()))
+        return tuple(_figure(line, f"{name}:{reader.line_num}", separator) for line in reader if any(line.values()))
     except csv.Error as error:
         raise TableError(f"{name}:{reader.line_num}: this is no CSV: {error}. Save it as comma-separated.") from error
 
 
-def _figure(line: dict[Any, Any], place: str) -> Figure:
-    """Returns the figure of a line; `place` is its file and line."""
+def _figure(line: dict[Any, Any], place: str, separator: str) -> Figure:
+    """Returns the figure of a line; `place` is its file and line.
+
+    Numbers may have a decimal comma, unless commas separate the cells.
+    """
     if None in line or None in line.values():
         more = "more" if None in line else "fewer"
         raise TableError(f"{place}: it has {more} cells than the first line. Put text with a comma in double quotes.")
-    figure = Figure(**{column.name: _value(column, line.get(column.name, ""), place) for column in COLUMNS})
+    figure = Figure(**{column.name: _value(column, line.get(column.name, ""), place, separator) for column in COLUMNS})
     low, high = figure.images_per_sec_low, figure.images_per_sec_high
     if (low is None) != (high is None) or (low is not None and high is not None and low > high):
         raise TableError(
@@ -121,10 +133,17 @@ def _figure(line: dict[Any, Any], place: str) -> Figure:
     return figure
 
 
-def _value(column: PublicColumn, cell: str, place: str) -> Any:
+def _value(column: PublicColumn, cell: str, place: str, separator: str) -> Any:
     text = one_line(cell)
     if column.kind is int:
         text = text.removesuffix(".0")  # as pandas writes a column of which a cell is empty
+    if separator != "," and column.kind is float:
+        if _POINTS.fullmatch(text) if separator == ";" else _POINTS_OR_COMMAS.fullmatch(text):
+            raise TableError(
+                f"{place}: column {column.name} is '{text}', which may have a mark of thousands or of decimals: write "
+                "it without a mark of thousands, and with another number of decimals than three."
+            )
+        text = text.replace(",", ".")
     if not text:
         if column.required:
             raise TableError(f"{place}: column {column.name} is empty. It must have a value: {column.meaning}.")
