@@ -201,7 +201,9 @@ def local_path(text: str, where: str = "", *, or_address: bool = False) -> str:
             "line: write the path itself."
         )
     if _OF_WINDOWS.match(path) and not os.path.lexists(path):
-        raise UsageError(f"{where}'{shortened(text)}' is a path of Windows. Write one of this system; in WSL, C:\\ is /mnt/c/.")
+        raise UsageError(
+            f"{where}'{shortened(text)}' is a path of Windows. Write one of this system; in WSL, C:\\ is /mnt/c/."
+        )
     try:
         os.lstat(path)
     except (OSError, ValueError) as error:  # a ValueError: a character that no name may have

@@ -41,7 +41,8 @@ def step_lines(record: Record) -> list[str]:
     p50, p90, p99 = derived.step_ms_p50, derived.step_ms_p90, derived.step_ms_p99
     # A global step of asynchronous towers is as many of their steps as there are towers: no image's latency.
     if not record.config.get("forward_only") or measurement.tower_step_seconds:
-        lines = [f"step:           {p50:.1f} ms median, {p99:.1f} ms at the 99th percentile of {len(seconds)} steps"]
+        of_all = counted(len(seconds), "step")
+        lines = [f"step:           {p50:.1f} ms median, {p99:.1f} ms at the 99th percentile of {of_all}"]
     else:
         rare = f"99 % {p99:.1f} ms" if len(seconds) >= STEPS_FOR_P99 else f"all {1000 * max(seconds):.1f} ms"
         rare += "" if derived.step_ms_p999 is None else f", of 99.9 % {derived.step_ms_p999:.1f} ms"

@@ -20,11 +20,12 @@ from results.masking import without_secrets
 
 def test_variables_of_libraries_and_exact_names_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     secrets = {"NVIDIA_API_KEY": "s1", "TF_TOKEN_app_terraform_io": "s2", "TF_VAR_pw": "s3", "CUDA_PASSWORD": "s4"}
-    for name, value in {**secrets, "XLA_FLAGS": "--xla_cpu", "NCCL_NEW": "1"}.items():
+    of_images = {"NCCL_VERSION": "2.21.5", "CUDNN_PATH": "/usr/lib", "NCCL_HOSTID": "a"}
+    for name, value in {**secrets, **of_images, "XLA_FLAGS": "--xla_cpu", "NCCL_NEW": "1"}.items():
         monkeypatch.setenv(name, value)
     variables = provenance.of_this_run([], on_gpus=False).environment["variables"]
     assert variables.items() >= {("XLA_FLAGS", "--xla_cpu"), ("NCCL_NEW", "1")}
-    assert not {*secrets} & {*variables} and not {*secrets.values()} & {*variables.values()}
+    assert not {*secrets, *of_images} & {*variables} and not {*secrets.values()} & {*variables.values()}
 
 
 def test_no_recorded_name_is_that_of_a_secret() -> None:
