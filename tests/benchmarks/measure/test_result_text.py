@@ -84,7 +84,7 @@ def test_every_line_has_its_own_number() -> None:
         "95 % interval:  16.0 to 16.0 images/s (of this process)",
         "per device:     4.00 images/s",
         "step:           500.0 ms median, 500.0 ms at the 99th percentile of 40 steps",
-        "workers:        8.00, 16.00 images/s",
+        "workers:        8.0000, 16.00 images/s",
         "input:          10.0% of the time was spent waiting for images",
         "accuracy:       0.250 top 1, 0.750 top 5, of the last step's images",
         "evaluation:     0.7500 top 1, 1.0000 top 5, of 8 images after 4 steps (1 epochs), loss 0.5000, 4 images/s",
