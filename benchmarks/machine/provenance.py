@@ -22,7 +22,8 @@ from results.text import one_line
 # The variables that may move a number: all of these libraries, and others by their exact names, since a prefix such as
 # TF_ or NVIDIA_ is also that of passwords (Terraform's TF_VAR_..., NVIDIA_API_KEY), and records are published.
 _RECORDED_LIBRARIES = ("CUBLAS", "CUDNN_", "DNNL_", "NCCL_", "OMP_", "ONEDNN_")
-_NOT_RECORDED = ("_VERSION", "_PATH", "_HOME", "_FILE", "_ID", "_HOSTID")  # where and what they are, as images have it
+# Ends of names that move none, as NVIDIA's images and launchers set them.
+_MOVES_NOTHING = ("_VERSION", "_HOME", "CUDNN_PATH", "NCCL_DEBUG_FILE", "NCCL_COMM_ID", "NCCL_HOSTID")
 _RECORDED_VARIABLES = frozenset(
     """
     TF_ENABLE_ONEDNN_OPTS TF_DISABLE_MKL TF_ENABLE_MKL_NATIVE_FORMAT TF_ONEDNN_USE_SYSTEM_ALLOCATOR
@@ -154,7 +155,7 @@ def why_git_failed(error: Exception) -> str:
 
 def is_recorded(variable: str) -> bool:
     """Returns whether records have this environment variable, because it may move a number."""
-    of_library = variable.startswith(_RECORDED_LIBRARIES) and not variable.endswith(_NOT_RECORDED)
+    of_library = variable.startswith(_RECORDED_LIBRARIES) and not variable.endswith(_MOVES_NOTHING)
     return variable in _RECORDED_VARIABLES or of_library
 
 
