@@ -206,3 +206,8 @@ def explained(error: BaseException) -> BenchError | None:
         return OutOfMemoryError(f"{what}: {line}." if line else f"{what}.")
     advice = nccl_advice(error)
     return BenchError(f"{line}: {advice}.") if advice else None
+
+
+def failure_of(error: BaseException) -> BenchError:
+    """Returns an error of a session, explained if its cause is known."""
+    return explained(error) or BenchError(headline(error))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.errors import BenchError, explained, headline
+from benchmarks.errors import failure_of
 from benchmarks.microbench.allreduce_report import Message, Timing
 from benchmarks.process.deadlines import NO_DEADLINES, Deadlines
 from models import building, specs
@@ -84,7 +84,7 @@ def measure(
     except (tf.errors.OpError, MemoryError) as error:
         for timing in timings.values():
             if timing.error is None and not timing.failure:
-                timing.failure = explained(error) or BenchError(headline(error))
+                timing.failure = failure_of(error)
     deadlines.none()
     return timings
 
@@ -130,7 +130,7 @@ def _take_rounds(
                 run()
                 end = time.perf_counter()
             except tf.errors.OpError as error:
-                timings[name].failure = explained(error) or BenchError(headline(error))
+                timings[name].failure = failure_of(error)
                 continue
             if measured >= 0:
                 timings[name].seconds.append(end - begin)

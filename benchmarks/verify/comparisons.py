@@ -13,7 +13,7 @@ from benchmarks.cluster.cluster_spec import trains
 from benchmarks.cluster.member import Alone, ClusterTeam
 from benchmarks.config.variable_update import Variables
 from benchmarks.devices import device_plan
-from benchmarks.errors import UsageError, explained, headline
+from benchmarks.errors import UsageError, failure_of
 from benchmarks.graph import run_graph
 from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.verify import cases, oracle
@@ -92,7 +92,7 @@ def results(
         except tf.errors.OpError as failure:
             if cluster:
                 raise
-            yield CaseResult(case, float("inf"), str(explained(failure) or headline(failure)))
+            yield CaseResult(case, float("inf"), str(failure_of(failure)))
 
 
 def _error(

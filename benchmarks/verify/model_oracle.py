@@ -20,7 +20,7 @@ from benchmarks.cluster.member import Alone
 from benchmarks.config.config import Config
 from benchmarks.data.pipeline.tower_input import InputSpec, synthetic
 from benchmarks.devices import device_plan
-from benchmarks.errors import explained, headline
+from benchmarks.errors import failure_of
 from benchmarks.graph import run_graph
 from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.process.watchdog import Watchdog
@@ -122,7 +122,7 @@ def results(config: Config, chosen: Sequence[Case], watchdog: Watchdog | None = 
                 result = CaseResult(case, error)
                 yield result if result.passed else CaseResult(case, error, f"differs most in {where}")
             except tf.errors.OpError as failure:
-                yield CaseResult(case, float("inf"), str(explained(failure) or headline(failure)))
+                yield CaseResult(case, float("inf"), str(failure_of(failure)))
 
 
 def _deviation(
