@@ -98,6 +98,11 @@ def _of_evaluations(measurement: Measurement, wanted: float | None) -> Iterator[
             f"No evaluation reached --stop_at_top_1_accuracy={wanted:g}: the best accuracy was {best:.4f}. "
             "Train longer with more --num_epochs, or change the learning rate."
         )
+    if measurement.evaluations and (wrong := measurement.evaluations[-1].get("background_images")):
+        yield (
+            f"{wrong} of {measurement.evaluations[-1]['images']} validation images have label 0, the background class: "
+            "if their labels count from 0, and those of training from 1, the accuracies are of the wrong classes."
+        )
 
 
 def _of_conditions(

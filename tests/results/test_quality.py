@@ -55,6 +55,13 @@ def test_an_evaluation_of_one_step_is_named() -> None:
     assert _warnings([0.1, 0.1], eval_only=True) == ""
 
 
+def test_validation_images_of_the_background_class_are_named() -> None:
+    last = {"images": 8, "top_1_accuracy": 0.5, "background_images": 3}
+    measurement = Measurement(images_per_step=8, step_seconds=[0.1] * 10, evaluations=[last])
+    (sentence,) = _of(measurement)
+    assert sentence.startswith("3 of 8 validation images have label 0, the background class")
+
+
 def test_a_loss_that_rises_is_named_unless_nothing_is_trained() -> None:
     measurement = Measurement(images_per_step=8, step_seconds=[0.1] * 8, losses=[2e9], warmup_losses=[7.0])
     (sentence,) = _of(measurement)
