@@ -17,12 +17,11 @@ from results.report.ranking import ranking_groups
 from results.report.scalability import Curve
 from results.report.scaling_law import Fit
 from results.summary import DATA, MANAGER, Row, Siblings, grouped, machine_names, manager_of, processes_of
-from results.text import in_bytes, rounded
+from results.text import counted, in_bytes, rounded
 
 # Step times of runs, and rates, that differ by less are drawn to one linear scale.
 _SAME_SCALE, _LINEAR = 5, 30
 _LONGEST_LABEL, _FEW_LINES = 120, 4
-_OVER_BARS = 36  # letters of a title over a panel that gives room to its labels
 _SENT = ("read", "gradient", "weight", "activation")
 
 
@@ -96,17 +95,18 @@ def managers(rows: Sequence[Row]) -> Figure | None:
         most = max(by_devices)
         largest = sorted(by_devices[most], key=lambda row: row.rate)
         if len(largest) > 1:
-            panels[f"{name}, {most} devices"] = largest[-figures.MOST_BARS :]
+            panels[f"{name}, {counted(most, 'device')}"] = largest[-figures.MOST_BARS :]
     if not panels:
         return None
     figure, axes = figures.panels_of(len(panels))
-    other = {row.records[0].identity.run_id for group in ranking_groups(rows) if group.differs for row in group.rows}
     for axis, (name, group) in zip(axes, panels.items(), strict=True):
-        colours = [figures.COLOURS[1 if row.records[0].identity.run_id in other else 0] for row in group]
+        other = [row for alike in ranking_groups(group) if alike.differs for row in alike.rows]
+        colours = [figures.COLOURS[any(row is one for one in other)] for row in group]
         words = [filter(None, (manager_of(row.config), processes_of(row.config))) for row in group]
         labels = [figures.wrapped(", ".join(each), figures.BAR_LETTERS) for each in words]
         figures.draw_bars(axis, labels, [row.measured for row in group], colours)
-        axis.set(title=figures.wrapped(name, _OVER_BARS), xlabel="images/s")
+        axis.set_title(figures.wrapped(name), x=1, ha="right")  # its labels have taken room from the panel
+        axis.set(xlabel="images/s")
     return figure
 
 

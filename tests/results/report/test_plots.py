@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import matplotlib.style
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from msgspec.structs import replace
 from PIL import Image
@@ -21,6 +22,7 @@ from results.summary import summarize
 from tests.support.records import fake_reduction, fake_run, golden_records
 
 NAMED = {plot.name: plot for plot in PLOTS}
+MANAGERS = ("parameter_server", "distributed_replicated")
 RATES = {"trivial": 120_000.0, "resnet152": 3.0}
 
 
@@ -152,6 +154,9 @@ def test_managers_are_ranked_at_the_most_devices(scaled: list[Record]) -> None:
     (axis,) = panels(NAMED["managers"], [_cluster(2, 100.0 * servers, servers=servers) for servers in (1, 2)])
     (lengths,) = bars(axis).values()
     assert [name.replace("\n", " ") for name in lengths] == [f"replicated psgpu, {n} ps, 2 workers" for n in (1, 2)]
+    axes = panels(NAMED["managers"], [*scaled, *(run(4, 900.0, variable_update=m, precision="bf16") for m in MANAGERS)])
+    colours = [[figures.COLOURS.index(to_hex(bar.get_facecolor()).upper()) for bar in axis.patches] for axis in axes]
+    assert colours == [[0, 1], [0, 0]], "in orange what is not ranked with the others of its panel"
 
 
 def test_a_batch_has_a_point_and_a_single_one_no_line() -> None:
@@ -346,10 +351,11 @@ def test_a_panel_has_eight_lines_at_most() -> None:
 def test_titles_over_long_labels_are_inside_the_picture() -> None:
     records = [
         fake_run(model=model, variable_update=manager, num_ps=1, num_workers=2, cluster="hosts", batch_per_device=4)
-        for model in ("alexnet", "resnet50")
-        for manager in ("parameter_server", "distributed_replicated")
+        for model in ("alexnet", "A MODEL WHOSE NAME IS IN CAPITALS AND LONG")
+        for manager in MANAGERS
     ]
     axes = panels(NAMED["managers"], records)
     (picture,) = {axis.get_figure() for axis in axes}
     picture.draw_without_rendering()
-    assert len(axes) == 2 and all(axis.title.get_window_extent().x1 < picture.bbox.x1 for axis in axes)
+    places = [axis.title.get_window_extent() for axis in axes]
+    assert len(axes) == 2 and all(place.x1 < picture.bbox.x1 and place.width < picture.bbox.x1 / 2 for place in places)

@@ -323,6 +323,14 @@ def test_nothing_is_wider_than_the_window(page: Any) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
+def test_the_head_of_the_table_is_on_every_page_of_paper(open_report: Any, written: Path) -> None:
+    """Chromium repeats the text of a head there, but no boxes of buttons."""
+    page = open_report(written)
+    page.emulate_media(media="print")
+    kinds = page.locator("#table th button").evaluate_all("all => all.map(button => getComputedStyle(button).display)")
+    assert set(kinds) == {"contents"}
+
+
 def test_a_link_opens_what_is_folded(page: Any) -> None:
     assert not page.locator("#glossary dl").is_visible()
     page.click("nav a[href='#glossary']")
