@@ -118,7 +118,10 @@ class Evaluator:
                 "count from 0, and those of training from 1, the accuracies are of the wrong classes."
             )
         if not total:
-            raise DataError(f"No image of {self.source.describe()} could be used: run_bench.py data check lists why.")
+            raise DataError(
+                f"No image of {self.source.describe()} could be used: 'run_bench.py data check DIR --decode "
+                "--data_split=validation' with the same --num_classes lists why."
+            )
 
     def evaluate(self, session: tf.compat.v1.Session) -> dict[str, Any]:
         """Returns the result of a pass over the images."""
