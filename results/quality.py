@@ -185,7 +185,10 @@ def _of_input(measurement: Measurement, derived: Derived, config: Mapping[str, A
         why = _why_it_waited(measurement, derived, config)
         yield f"The run is input-bound: {share:.0%} of the time it waited for images. {why}"
     if skipped := measurement.skipped_records:
-        yield f"{skipped} bad records were skipped: 'run_bench.py data check DIR' lists them."
+        yield (
+            f"{skipped} bad records were skipped: 'run_bench.py data check DIR --decode' with this run's --data_split "
+            "and --num_classes lists them."
+        )
 
 
 def _why_it_waited(measurement: Measurement, derived: Derived, config: Mapping[str, Any]) -> str:

@@ -111,7 +111,10 @@ class Evaluator:
                 raise self._input.skipping.failure
             self.skipped = self._input.skipping.read - int(total)
         if not total:
-            raise DataError(f"No image of {self.source.describe()} could be used: run_bench.py data check lists why.")
+            raise DataError(
+                f"No image of {self.source.describe()} could be used: 'run_bench.py data check DIR --decode "
+                "--data_split=validation' with the same --num_classes lists why."
+            )
 
     def evaluate(self, session: tf.compat.v1.Session) -> dict[str, Any]:
         """Returns the result of a pass over the images."""
