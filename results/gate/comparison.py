@@ -200,8 +200,8 @@ def _refuse_unlike(base: Mapping[Key, RunGroup], candidate: Mapping[Key, RunGrou
     )
 
 
-def refuse_new_hardware(record: Record, stored: Sequence[Record], stored_name: str) -> None:
-    """Checks that baselines exist for the hardware of a record; `stored_name` is their directory in messages.
+def refuse_new_hardware(records: Sequence[Record], stored: Sequence[Record], stored_name: str) -> None:
+    """Checks that baselines exist for the hardware of one of the records; `stored_name` is their directory in messages.
 
     Raises:
         UnlikeError: there are none.
@@ -211,8 +211,9 @@ def refuse_new_hardware(record: Record, stored: Sequence[Record], stored_name: s
             f"There are no baselines in {stored_name}. Add some with `track store FILE`, or name the directory "
             "with --baselines_dir."
         )
-    if record.identity.hardware_key in {other.identity.hardware_key for other in stored}:
+    if {record.identity.hardware_key for record in records} & {other.identity.hardware_key for other in stored}:
         return
+    record = records[0]
     # The baselines whose hardware differs least.
     names = ("this run", "the baselines")
     candidates = [(other, differences(hardware(record), hardware(other), names)) for other in stored]

@@ -175,6 +175,17 @@ class TestCheck:
         crash = run(3, status=Status.CRASH, reason="Ended by signal 11.", minute=9)
         assert only(judged([*stored, crash], stored)).verdict is Verdict.UNCHANGED
 
+    def test_what_failed_every_night_does_not_make_all_nights_todays(self) -> None:
+        stored = nights(10)
+        crashes = [
+            replace(crash, identity=replace(crash.identity, session_id=f"night {day}"))
+            for day in (*range(1, 11), 20)
+            for crash in [run(day, model="vgg16", status=Status.CRASH, minute=9)]
+        ]
+        first, second = judged([*stored, *crashes, *night(20, 85.0)], stored).findings
+        assert (first.verdict, second.verdict) == (Verdict.REGRESSED, Verdict.MISSING)
+        assert (first.base_rounds, first.candidate_rounds) == (30, 3)
+
     def test_a_failed_run_where_baselines_are_is_a_failure(self) -> None:
         today = [*night(20), run(20, status=Status.CRASH, reason="Ended by signal 11.", minute=9)]
         finding = only(judged(today, nights(1)))
@@ -215,6 +226,11 @@ class TestCheck:
     def test_what_another_machine_ran_is_not_missing(self) -> None:
         found = judged(night(20), [*nights(10), *nights(10, hardware="another")])
         assert only(found).verdict is Verdict.UNCHANGED and not found.notes
+
+    def test_a_new_machine_beside_a_known_one_is_not_decided(self) -> None:
+        known, new = judged([*night(20, 85.0), *night(20, hardware="another")], nights(10)).findings
+        assert (known.verdict, new.verdict) == (Verdict.REGRESSED, Verdict.INCONCLUSIVE)
+        assert "0 stored sessions" in new.reason
 
     def test_only_the_last_twenty_sessions_judge(self) -> None:
         old = [record for day in range(1, 10) for record in night(day, 50.0)]
@@ -263,7 +279,7 @@ def test_the_nearest_hardware_is_that_with_the_fewest_differences() -> None:
         "cpu_cores_usable is 8 in this run and 4 in the baselines. Only"
     )
     with pytest.raises(UnlikeError, match=nearest):
-        refuse_new_hardware(run(1), [far, near], "kept")
+        refuse_new_hardware([run(1)], [far, near], "kept")
     same = run(1, hardware="as recorded by another version")
     with pytest.raises(UnlikeError, match="all recorded fields are equal"):
-        refuse_new_hardware(run(1), [same], "kept")
+        refuse_new_hardware([run(1)], [same], "kept")
