@@ -158,15 +158,17 @@ def _finding(
 
 
 def _note_on_levels(finding: Finding, history: Sequence[Session]) -> Iterable[str]:
-    """Yields a note if nothing could be decided and the stored sessions had several levels, which may be why."""
-    if finding.verdict is not Verdict.INCONCLUSIVE:
+    """Yields a note if the stored sessions had several levels, and that may be why no drop was found."""
+    if finding.candidate_images_per_sec is None or finding.verdict is Verdict.REGRESSED:
         return
-    points = change_points([session.images_per_sec for session in history])
-    if points:
+    rates = [session.images_per_sec for session in history]
+    begin = max(change_points(rates), default=0)
+    since = finding.candidate_images_per_sec / median(rates[begin:]) - 1 if begin else 0
+    if begin and (finding.verdict is Verdict.INCONCLUSIVE or since <= -finding.threshold):
         yield (
-            f"{finding.title}: its rate changed with the session of {history[points[-1]].date}, which counts as noise. "
-            f"If the new rate is expected, `track prune --keep={len(history) - points[-1]}` keeps only the sessions "
-            "since then, of every configuration."
+            f"{finding.title}: its rate changed with the session of {history[begin].date}, which counts as noise. "
+            f"Today's runs are {in_words(since)} than the sessions since. If the new rate is expected, `track prune "
+            f"--keep={len(rates) - begin}` keeps only those, of every configuration."
         )
 
 

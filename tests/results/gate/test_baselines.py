@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -254,13 +255,21 @@ class TestCheck:
         (note,) = found.notes
         assert "8 stored runs with a session_id of today's runs (nightly)" in note
 
-    def test_a_level_that_changed_is_a_note_if_it_hides_the_answer(self) -> None:
-        levels = [100] * 5 + [110] * 7 + [92] * 8
-        stored = [record for day, rate in enumerate(levels, start=1) for record in night(day, rate + day % 3)]
-        found = judged(night(25, 92.0), stored)
-        assert only(found).verdict is Verdict.INCONCLUSIVE
-        (note,) = found.notes
-        assert "changed with the session of 2026-01-13" in note and "--keep=8`" in note
+    @pytest.mark.parametrize(
+        ("levels", "today", "verdict", "note"),
+        [
+            ([100] * 5 + [110] * 7 + [92] * 8, 92, Verdict.INCONCLUSIVE, "2026-01-13.*0.3 % slower.*--keep=8`"),
+            ([100] * 12 + [120] * 8, 101, Verdict.UNCHANGED, "2026-01-13.*16.0 % slower.*--keep=8`"),
+            ([120] * 8 + [100] * 12, 101, Verdict.UNCHANGED, None),
+        ],
+    )
+    def test_a_level_that_changed_is_a_note_if_it_hides_a_drop(
+        self, levels: list[int], today: float, verdict: Verdict, note: str | None
+    ) -> None:
+        stored = [record for day, rate in enumerate(levels, start=1) for record in night(day, rate + day % 3 / 4)]
+        found = judged(night(25, today), stored)
+        assert only(found).verdict is verdict and len(found.notes) == bool(note)
+        assert all(re.search(str(note), each) for each in found.notes)
 
     def test_no_baselines_at_all_are_refused_with_the_way_to_have_some(self) -> None:
         with pytest.raises(UnlikeError, match="track store FILE"):
