@@ -17,7 +17,13 @@ from collections.abc import Collection, Iterable, Sequence
 from statistics import median
 
 from results.gate import rounds
-from results.gate.comparison import UnlikeError, differing_in, refuse_new_hardware, software_in_words
+from results.gate.comparison import (
+    UnlikeError,
+    differing_in,
+    notes_on_differences,
+    refuse_new_hardware,
+    software_in_words,
+)
 from results.gate.decision import (
     BOUND_CONFIDENCE,
     CONFIDENCE,
@@ -69,6 +75,7 @@ def check(
     findings: list[Finding] = []
     bases: list[Session] = []
     candidates: dict[Key, list[Record]] = {}
+    with_last: list[tuple[Sequence[Record], Sequence[Record]]] = []
     notes: list[str] = []
     new = _new_sessions(itertools.chain.from_iterable(of_file.records for of_file in mine.values()), stored)
     for key, of_file in mine.items():
@@ -79,10 +86,12 @@ def check(
             findings.append(_finding(key, of_file.title, judged, history, threshold))
             bases += history
             candidates[key] = judged
+            with_last += [(session.records, judged) for session in history[-1:]]
             notes += _note_on_levels(findings[-1], history)
     hardware = {key[1]: hardware_in_words(group.records[0]) for key, group in mine.items()}
     of_today = [*itertools.chain.from_iterable(candidates.values())]
     refuse_new_hardware(of_today, stored, stored_name)
+    notes += notes_on_differences(with_last, ("the last stored session", "today's runs"))
     notes += rounds.notes_on_interleaving([*of_today, *stored])
     ids, earlier = {record.identity.run_id for record in today}, [theirs[key].records for key in mine if key in theirs]
     again = [run for run in itertools.chain(*earlier) if session_of(run) in new and run.identity.run_id not in ids]

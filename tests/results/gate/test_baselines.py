@@ -163,7 +163,10 @@ class TestCheck:
     def test_the_software_of_baselines_is_that_of_the_last_session(self) -> None:
         stored = nights(10)
         stored[-3:] = [replace(one, environment={**one.environment, "tensorflow_version": "3"}) for one in stored[-3:]]
-        assert judged(night(20), stored).base.software.startswith("last TensorFlow 3,")
+        found = judged(night(20), stored)
+        assert found.base.software.startswith("last TensorFlow 3,")
+        different = "tensorflow_version is 3 in the last stored session and 2.21.0 in today's runs."
+        assert found.notes == [f"The software differs: {different}"]
 
     def test_a_configuration_without_enough_sessions_is_inconclusive(self) -> None:
         found = judged([*night(20), *night(20, model="vgg16")], nights(4))
