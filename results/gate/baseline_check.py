@@ -17,7 +17,13 @@ from collections.abc import Collection, Iterable, Sequence
 from statistics import median
 
 from results.gate import rounds
-from results.gate.comparison import UnlikeError, differing_in, refuse_new_hardware, software_in_words
+from results.gate.comparison import (
+    UnlikeError,
+    differing_in,
+    notes_on_differences,
+    refuse_new_hardware,
+    software_in_words,
+)
 from results.gate.decision import (
     BOUND_CONFIDENCE,
     CONFIDENCE,
@@ -69,10 +75,10 @@ def check(
     findings: list[Finding] = []
     bases: list[Session] = []
     candidates: dict[Key, list[Record]] = {}
+    with_last: list[tuple[Sequence[Record], Sequence[Record]]] = []
     notes: list[str] = []
-    new = {session_of(record) for key, of_file in mine.items() for record in _new(of_file, theirs.get(key))}
+    new = _new_sessions(itertools.chain.from_iterable(of_file.records for of_file in mine.values()), stored)
     for key, of_file in mine.items():
-        refuse_new_hardware(of_file.records[0], stored, stored_name)
         session_ids = new or {session_of(of_file.records[-1])}
         judged = [record for record in of_file.records if session_of(record) in session_ids]
         if judged:
@@ -80,9 +86,12 @@ def check(
             findings.append(_finding(key, of_file.title, judged, history, threshold))
             bases += history
             candidates[key] = judged
+            with_last += [(session.records, judged) for session in history[-1:]]
             notes += _note_on_levels(findings[-1], history)
     hardware = {key[1]: hardware_in_words(group.records[0]) for key, group in mine.items()}
     of_today = [*itertools.chain.from_iterable(candidates.values())]
+    refuse_new_hardware(of_today, stored, stored_name)
+    notes += notes_on_differences(with_last, ("the last stored session", "today's runs"))
     notes += rounds.notes_on_interleaving([*of_today, *stored])
     ids, earlier = {record.identity.run_id for record in today}, [theirs[key].records for key in mine if key in theirs]
     again = [run for run in itertools.chain(*earlier) if session_of(run) in new and run.identity.run_id not in ids]
@@ -112,17 +121,20 @@ def check(
     )
 
 
-def _new(of_file: RunGroup, of_store: RunGroup | None) -> list[Record]:
-    """Returns the records of a configuration that neither are stored nor were judged before."""
-    stored = of_store.records if of_store else []
+def _new_sessions(records: Iterable[Record], stored: Sequence[Record]) -> set[str]:
+    """Returns the sessions of the records that neither are stored nor were judged before."""
     known = {record.identity.run_id for record in stored}
-    latest = max((record.ended for record in stored), default=-math.inf)
-    # Failures are never stored: those before the newest session were judged when they were new.
-    return [
-        record
-        for record in of_file.records
-        if record.identity.run_id not in known and (record.status is Status.OK or record.ended > latest)
-    ]
+    known_sessions = {session_of(record) for record in stored}
+    latest = {record.identity.hardware_key: record.ended for record in sorted(stored, key=lambda one: one.ended)}
+
+    def is_new(record: Record) -> bool:
+        if record.status is Status.OK:
+            return record.identity.run_id not in known
+        # Failures are never stored: those of a stored session, or before the newest, were judged when they were new.
+        is_later = record.ended > latest.get(record.identity.hardware_key, -math.inf)
+        return is_later and session_of(record) not in known_sessions
+
+    return {session_of(record) for record in records if is_new(record)}
 
 
 def _history(of_store: RunGroup | None, of_today: Collection[str]) -> list[Session]:
@@ -155,15 +167,17 @@ def _finding(
 
 
 def _note_on_levels(finding: Finding, history: Sequence[Session]) -> Iterable[str]:
-    """Yields a note if nothing could be decided and the stored sessions had several levels, which may be why."""
-    if finding.verdict is not Verdict.INCONCLUSIVE:
+    """Yields a note if the stored sessions had several levels, and that may be why no drop was found."""
+    if finding.candidate_images_per_sec is None or finding.verdict is Verdict.REGRESSED:
         return
-    points = change_points([session.images_per_sec for session in history])
-    if points:
+    rates = [session.images_per_sec for session in history]
+    begin = max(change_points(rates), default=0)
+    since = finding.candidate_images_per_sec / median(rates[begin:]) - 1 if begin else 0
+    if begin and (finding.verdict is Verdict.INCONCLUSIVE or since <= -finding.threshold):
         yield (
-            f"{finding.title}: its rate changed with the session of {history[points[-1]].date}, which counts as noise. "
-            f"If the new rate is expected, `track prune --keep={len(history) - points[-1]}` keeps only the sessions "
-            "since then, of every configuration."
+            f"{finding.title}: its rate changed with the session of {history[begin].date}, which counts as noise. "
+            f"Today's runs are {in_words(since)} than the sessions since. If the new rate is expected, `track prune "
+            f"--keep={len(rates) - begin}` keeps only those, of every configuration."
         )
 
 
