@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 
 from results.gate import rounds
@@ -60,9 +60,9 @@ def check(
 ) -> Findings:
     """Judges today's runs by the stored sessions of the same configuration and hardware.
 
-    Of today's records, those that are already stored are neither judged nor used to judge. If all are stored, the
-    latest session of each configuration is judged by the others. A configuration that the compared sessions ran, and
-    today's did not, is missing. `names` are today's records and the baselines in messages. The default threshold is
+    Of today's records, sessions that are stored, or older than the stored ones, are not judged. If there are no others,
+    the latest session of each configuration is judged by the others. A configuration that the compared sessions ran,
+    and today's did not, is missing. `names` are today's records and the baselines in messages. The default threshold is
     5 %, or twice the noise of the stored sessions.
 
     Raises:
@@ -77,7 +77,7 @@ def check(
     candidates: dict[Key, list[Record]] = {}
     with_last: list[tuple[Sequence[Record], Sequence[Record]]] = []
     notes: list[str] = []
-    new = _new_sessions(itertools.chain.from_iterable(of_file.records for of_file in mine.values()), stored)
+    new = _new_sessions(mine, theirs)
     for key, of_file in mine.items():
         session_ids = new or {session_of(of_file.records[-1])}
         judged = [record for record in of_file.records if session_of(record) in session_ids]
@@ -94,7 +94,10 @@ def check(
     notes += notes_on_differences(with_last, ("the last stored session", "today's runs"))
     notes += rounds.notes_on_interleaving([*of_today, *stored])
     ids, earlier = {record.identity.run_id for record in today}, [theirs[key].records for key in mine if key in theirs]
-    again = [run for run in itertools.chain(*earlier) if session_of(run) in new and run.identity.run_id not in ids]
+    judged_ids = set(map(session_of, of_today))
+    again = [
+        run for run in itertools.chain(*earlier) if session_of(run) in judged_ids and run.identity.run_id not in ids
+    ]
     if again:
         shared = first_few(sorted({str(session_of(run)) for run in again}), ", ")
         what = f"{counted(len(again), 'stored run')} with a session_id of today's runs ({shared})"
@@ -121,20 +124,19 @@ def check(
     )
 
 
-def _new_sessions(records: Iterable[Record], stored: Sequence[Record]) -> set[str]:
-    """Returns the sessions of the records that neither are stored nor were judged before."""
-    known = {record.identity.run_id for record in stored}
-    known_sessions = {session_of(record) for record in stored}
-    latest = {record.identity.hardware_key: record.ended for record in sorted(stored, key=lambda one: one.ended)}
-
-    def is_new(record: Record) -> bool:
-        if record.status is Status.OK:
-            return record.identity.run_id not in known
-        # Failures are never stored: those of a stored session, or before the newest, were judged when they were new.
-        is_later = record.ended > latest.get(record.identity.hardware_key, -math.inf)
-        return is_later and session_of(record) not in known_sessions
-
-    return {session_of(record) for record in records if is_new(record)}
+def _new_sessions(today: Mapping[Key, RunGroup], stored: Mapping[Key, RunGroup]) -> set[str]:
+    """Returns the sessions of today's records of which nothing was stored or judged before."""
+    newest: dict[str, float] = {}
+    for (_, hardware_key), of_store in stored.items():
+        newest[hardware_key] = max(of_store.records[-1].ended, newest.get(hardware_key, -math.inf))
+    new: set[str] = set()
+    for key, of_file in today.items():
+        # Failures are never stored: they were judged when they were new. Valid runs before the first one were pruned.
+        last = newest.get(key[1], -math.inf)
+        first = stored[key].records[0].ended if key in stored else last
+        limits = ((record, first if record.status is Status.OK else last) for record in of_file.records)
+        new |= {session_of(record) for record, limit in limits if record.ended > limit}
+    return new - {session_of(record) for of_store in stored.values() for record in of_store.records}
 
 
 def _history(of_store: RunGroup | None, of_today: Collection[str]) -> list[Session]:

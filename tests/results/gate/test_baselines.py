@@ -251,6 +251,12 @@ class TestCheck:
         everything = [*stored, *slow]
         assert only(judged(everything, everything)).verdict is Verdict.REGRESSED, "the latest session, by the others"
 
+    def test_what_was_pruned_is_not_todays(self) -> None:
+        everything = [*nights(12, 80.0), *(run for day in range(13, 21) for run in night(day, 100 + day % 3 / 4))]
+        today, kept = [*everything, *night(21, 101.0)], everything[36:]
+        finding = only(judged([*today, *nights(9, model="vgg16")], kept))
+        assert (finding.verdict, finding.candidate_rounds) == (Verdict.UNCHANGED, 3)
+
     def test_an_id_that_every_session_has_is_named(self) -> None:
         stored = [run(day, session="nightly") for day in range(1, 9)]
         found = judged([run(9, 80.0, session="nightly")], stored)
