@@ -276,6 +276,10 @@ def draws():
     return chain(Flatten(), Dense(10), last=Drops())
 
 
+def normalizes_weights():
+    return chain(keras.layers.SpectralNormalization(Conv2D(4, 3)))
+
+
 def preprocesses():
     images = keras.Input((8, 8, 3))
     x = keras.applications.resnet.preprocess_input(keras.layers.RandomFlip()(images))
@@ -560,6 +564,7 @@ def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path, monkeypat
         ("inner_softmax", "outputs are probabilities: return logits, without the softmax"),
         ("binary", r"to outputs of shape \(None, 1\): .* for two classes Dense\(2\)"),
         ("draws", "calls keras.random without a seed, which would draw the same numbers in every step"),
+        ("normalizes_weights", r"assigns a value to the weight .*conv2d/kernel in its call\(\), as SpectralNorm"),
         ("preprocesses", "its operation 'add.*' scales the images, which are scaled already"),
         ("divides", "its operation 'true_divide.*' scales the images, which are scaled already"),
         ("divides_before_a_convolution", "its operation 'true_divide.*' scales the images, which are scaled already"),
