@@ -87,6 +87,10 @@ def grey():
     return net((20, 20, 1), 4)
 
 
+def of_any_number(num_classes):
+    return net((28, 28, 1), num_classes)
+
+
 def wide():
     return net((32, 48, 3), 10)
 
@@ -596,6 +600,8 @@ def test_photos_fit_any_number_of_classes_and_other_images_are_synthetic(own: Pa
     assert seven.workload.num_classes == 7 and specs.find_model(f"{own}:build").facts(7)["parameters"]
     grey = _resolve(f"--model={own}:grey")
     assert (grey.data.data_name, grey.workload.num_classes) == ("synthetic", 4)
+    with pytest.raises(UsageError, match="1001 outputs fit no data set: .*, or choose the number of outputs with"):
+        _resolve(f"--model={own}:of_any_number", "--data_dir=x")
     for given in ("--data_dir=x", "--data_name=mnist"):
         with pytest.raises(UsageError, match=rf"{given}: the images of .*, 20x20 pixels with 1 .* fit no data set"):
             _resolve(f"--model={own}:grey", given)
