@@ -69,6 +69,19 @@ def test_a_model_comes_back(tmp_path: Path) -> None:
     assert all(np.array_equal(found[name], value) for name, value in values.items())
 
 
+def test_the_normalization_of_images_is_left_out_at_any_depth(tmp_path: Path) -> None:
+    layers = [
+        keras.Sequential([keras.layers.Normalization()]),
+        keras.layers.Flatten(),
+        keras.layers.Dense(100),
+        keras.layers.Dense(10),
+    ]
+    theirs = keras.Sequential([keras.Input((28, 28, 1)), *layers])
+    theirs.save(tmp_path / "theirs.keras")
+    values = keras_exchange.read_keras_weights(tmp_path / "theirs.keras", build("mlp", num_classes=10))
+    np.testing.assert_array_equal(values["logits/kernel"], theirs.weights[-2].numpy())
+
+
 def test_other_names_are_taken_in_order(tmp_path: Path) -> None:
     layers = [keras.layers.Flatten(), keras.layers.Dense(100, name="a"), keras.layers.Dense(10, name="b")]
     theirs = keras.Sequential([keras.Input((28, 28, 1)), *layers])
