@@ -58,6 +58,11 @@ def to_model(spec: ModelSpec, num_classes: int, values: Mapping[str, np.ndarray]
     return made
 
 
+def in_inference(model: keras.Model) -> keras.Model:
+    """Returns a model that never trains: where nothing says so, Keras' augmentation does, and all layers behind it."""
+    return keras.Model(model.input, model(model.input, training=False))
+
+
 def read_keras_weights(path: str | Path, model: Model) -> dict[str, np.ndarray]:
     """Returns values for all weights and statistics of a model, by canonical name, from a file of Keras.
 
