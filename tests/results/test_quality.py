@@ -67,6 +67,8 @@ def test_a_loss_that_rises_is_named_unless_nothing_is_trained() -> None:
     (sentence,) = _of(measurement)
     assert "rose from 7 to 2e+09" in sentence
     assert _of(measurement, forward_only=True) == []
+    by_chance = Measurement(images_per_step=8, step_seconds=[0.1] * 8, losses=[0.3, 0.2, 0.3, 0.2, 0.9])
+    assert _of(by_chance) == []
 
 
 def test_shared_cores_are_named() -> None:
