@@ -22,7 +22,6 @@ from results.text import counted, first_few
 
 HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus", "container_cores")
 _NOT_RECORDED = "not recorded"
-_NO_RUNS = RunGroup(title="", records=())
 _SEPARATE_ROUNDS = (
     "Rounds were not interleaved ({}), so a drift of the machine would look like a change. The verb `ab` interleaves "
     "them."
@@ -59,7 +58,7 @@ def compare(
     _refuse_unlike(mine, others, names)
     findings, apart = [], []
     for key, of_base in mine.items():
-        of_candidate = others.get(key, _NO_RUNS)
+        of_candidate = others.get(key, RunGroup(title="", records=()))
         paired = rounds.pairs(of_base, of_candidate)
         decision = _without_rates(of_base, of_candidate)
         if decision is None:
