@@ -76,7 +76,7 @@ _ADVICE: tuple[tuple[Part, Callable[[Setting], object] | None, str], ...] = (
         "'run_bench.py input --model={model} --data_dir={data_dir}' measures which stage of the input limits.",
     ),
     (Part.INPUT, None, "Try --datasets_parallel_calls, --datasets_num_private_threads, or more cores per device."),
-    (Part.INPUT, lambda of: of.photos, "Try --decode_scaling or --datasets_use_caching."),
+    (Part.INPUT, lambda of: of.photos, "Try --datasets_use_caching, or --decode_scaling for JPEGs."),
     (Part.INPUT, lambda of: not of.data_dir, "These images were generated: pass your own with --data_dir."),
 )
 
