@@ -180,7 +180,7 @@ def end_axis(axis: Axes, name: str, points: Sequence[tuple[float, Interval]], le
         axis.annotate(text, at, (-6, up), textcoords="offset points", ha="right", va="bottom" if up > 0 else "top")
 
 
-def log_scale(axis: Axes, *names: str, in_words: Callable[[float], str] = "{:g}".format) -> None:
+def log_scale(axis: Axes, *names: str, in_words: Callable[[float], str] = "{:.10g}".format) -> None:
     """Makes the axes `x`, `y` logarithmic, once all is drawn, with numbers that need no formula."""
     for name in names:
         axis.set(**{f"{name}scale": "log"})
