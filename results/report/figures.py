@@ -167,13 +167,13 @@ def draw_line(axis: Axes, number: int, points: Iterable[tuple[float, Interval]],
 def end_axis(axis: Axes, name: str, points: Sequence[tuple[float, Interval]], least: float = 0.0) -> None:
     """Ends an axis (`x` or `y`) that begins at 0 beyond all intervals, each at its place on the other axis.
 
-    One that reaches too far is cut: an arrow with its upper bound marks that.
+    One that reaches too far is cut: an arrow with its upper bound marks that, the largest of a place.
     """
     largest = max([least, *(value.value for _, value in points)])
     far = [point for point in points if point[1].bounded.high > _FARTHEST * largest]
     end = 1.1 * max([largest, *(value.bounded.high for place, value in points if (place, value) not in far)])
     axis.set(**{f"{name}lim": (0, end)})
-    for place, value in far:
+    for place, value in dict(sorted(far, key=lambda point: point[1].high)).items():
         at, mark, up = ((end, place), ">", 5) if name == "x" else ((place, end), "^", -4)
         axis.plot(*at, marker=mark, color=INK, markersize=6, clip_on=False, zorder=4)
         text = f"to {value.rounded(value.high)}"

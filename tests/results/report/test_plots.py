@@ -19,6 +19,7 @@ from results.report import figures, published
 from results.report.plots import against, reductions
 from results.report.write import PLOTS
 from results.summary import summarize
+from results.text import rounded
 from tests.support.records import fake_reduction, fake_run, golden_records
 
 NAMED = {plot.name: plot for plot in PLOTS}
@@ -117,6 +118,13 @@ def test_an_interval_that_reaches_too_far_is_cut_with_an_arrow_and_its_bound() -
     others = [run(2, 50.0, variable_update=name, batch_per_device=8) for name in rates]
     (axis,) = panels(NAMED["batches"], [*runs, *others])
     assert max(shown) < axis.get_ylim()[1] < rows["parameter_server"].measured.high and len(axis.texts) == 1
+    farther = [run(2, rate, variable_update="distributed_replicated") for rate in (50.0, 280.0)]
+    (axis,) = panels(
+        NAMED["batches"],
+        [*runs, *others, *farther, run(2, 50.0, variable_update="distributed_replicated", batch_per_device=8)],
+    )
+    bound = max(row.measured.high for row in summarize(farther))
+    assert [text.get_text() for text in axis.texts] == [f"to {rounded(bound, bound)}"], "one text at a place"
 
     wide = [run(n, rate * n) for n in (1, 2, 4) for rate in (50.0, 200.0)]
     _, efficiencies = panels(NAMED["scaling"], wide)
