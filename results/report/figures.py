@@ -31,7 +31,8 @@ BAR_LETTERS = 30
 _PANEL_INCHES, _HALF_INCHES = 5.6, 4.6
 # An interval that reaches farther than so many times the largest number is cut, and its bound is written.
 _FARTHEST = 4
-_FEW_TIMES = 5  # from one end of a logarithmic axis to the other: then its ticks are those of a linear one
+# From one end of a logarithmic axis to the other: with few its ticks are those of a linear one, with many the decades.
+_FEW_TIMES, _MANY_TIMES = 5, {"x": 50, "y": 1000}
 # Over matplotlib's defaults: a matplotlibrc may ask for LaTeX, or for what hides the lines.
 STYLE = {
     "figure.facecolor": "none",
@@ -185,7 +186,8 @@ def log_scale(axis: Axes, *names: str, in_words: Callable[[float], str] = "{:.10
     for name in names:
         axis.set(**{f"{name}scale": "log"})
         ruler, (low, high) = (axis.xaxis, axis.get_xlim()) if name == "x" else (axis.yaxis, axis.get_ylim())
-        ruler.set_major_locator(AutoLocator() if high < _FEW_TIMES * low else LogLocator(subs=(1.0, 2.0, 5.0)))
+        in_decades = LogLocator(subs=(1.0, 2.0, 5.0) if high < _MANY_TIMES[name] * low else (1.0,))
+        ruler.set_major_locator(AutoLocator() if high < _FEW_TIMES * low else in_decades)
         ruler.set_major_formatter(FuncFormatter(lambda value, _: in_words(value)))
         ruler.set_minor_formatter(NullFormatter())
 

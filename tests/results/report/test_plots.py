@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
@@ -148,6 +149,8 @@ def test_a_logarithmic_axis_has_numbers_also_within_a_decade() -> None:
         tick.get_text() for tick, at in zip(axis.get_yticklabels(), axis.get_yticks(), strict=True) if low <= at <= high
     ]
     assert len([label for label in labels if label]) >= 2
+    places = [tick.label1.get_window_extent() for tick in axis.xaxis.get_major_ticks() if tick.label1.get_text()]
+    assert all(one.x1 < other.x0 for one, other in itertools.pairwise(places)), "its numbers do not overlap"
     assert "1.00 MB" in [tick.get_text() for tick in axis.get_xticklabels()]
 
 
