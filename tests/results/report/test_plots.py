@@ -284,6 +284,9 @@ def test_published_figures_are_those_of_the_table() -> None:
     assert found == {name: points(*((f.devices, f.images_per_sec) for f in of_table[name])) for name in found}
     assert len(found) == min(len(of_table), figures.MOST_LINES - 1)
     assert points((1, 219))[0] in [line[0] for line in found.values()], "the first row of ResNet-50"
+    h100 = [replace(run(n, 2000.0), environment={"gpus": ["NVIDIA H100 80GB HBM3 79 GiB"] * n}) for n in (1, 8)]
+    (axis,) = panels(against(published.table("modern")), h100)
+    assert next(iter(curves(axis))).startswith("H100 SXM 80GB"), "those of the own GPU come first"
 
 
 def test_the_names_of_published_figures_fit_below_their_panels() -> None:
