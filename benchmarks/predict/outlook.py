@@ -209,6 +209,5 @@ def plot(outlook: Outlook, path: str) -> None:
         axis.set(title=f"{outlook.model}, {outlook.hardware}", xlabel="devices", ylabel="images/s")
         figures.log_scale(axis, "x", "y")
         axis.set_xticks(numbers, list(map(str, numbers)))
-        axis.set_xticks([], minor=True)
         axis.legend()
         figures.save(figure, Path(path))

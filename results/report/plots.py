@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -21,7 +23,7 @@ from results.text import counted, in_bytes, rounded
 
 # Step times of runs, and rates, that differ by less are drawn to one linear scale.
 _SAME_SCALE, _LINEAR = 5, 30
-_LONGEST_LABEL, _FEW_LINES = 120, 4
+_FEW_LINES = 4
 _SENT = ("read", "gradient", "weight", "activation")
 
 
@@ -251,11 +253,6 @@ def steps(rows: Sequence[Row]) -> Figure | None:
     return figure
 
 
-def _below(label: str) -> str:
-    """Returns the label of a line in lines short enough to stand below half a page's panel."""
-    return figures.wrapped(label if len(label) <= _LONGEST_LABEL else f"{label[:_LONGEST_LABEL]} ...", 44)
-
-
 def against(table: published.FigureTable) -> figures.Plot:
     """Returns the plot of the user's rates and a table's figures against devices."""
 
@@ -268,7 +265,8 @@ def against(table: published.FigureTable) -> figures.Plot:
                 shown[model] = own_gpu_first[: figures.MOST_LINES - 1]
         if not shown:
             return None
-        labels = {name: [_below(line) for line, _ in lines] for name, lines in shown.items()}
+        short = functools.partial(textwrap.fill, width=44, max_lines=3, placeholder=" ...")
+        labels = {name: [short(line) for line, _ in lines] for name, lines in shown.items()}
         most = max("\n".join(each).count("\n") for each in labels.values())
         figure, axes = figures.panels_of(len(shown), 3.2 + 0.17 * most)
         for axis, name in zip(axes, shown, strict=True):
