@@ -310,12 +310,8 @@ def _stored_peak(devices: Devices, precision: str) -> float | None:
 
 def _of(records: Sequence[Record], gpu: KnownGpu) -> Sequence[Record]:
     """Returns the records of runs on this GPU; if there are none, of those on GPUs that are like it."""
-    own = [record for record in records if _gpus(record) == {gpu.name}]
-    return own or [
-        record
-        for record in records
-        if _gpus(record) and all(data_sheet(name) and known_gpus.gpu_of(name).is_like(gpu) for name in _gpus(record))
-    ]
+    alike = {name for name in known_gpus.NAMES if known_gpus.gpu_of(name).is_like(gpu)}
+    return [r for r in records if _gpus(r) == {gpu.name}] or [r for r in records if set() < _gpus(r) <= alike]
 
 
 def _gpus(record: Record) -> set[str]:

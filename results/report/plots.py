@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -21,7 +23,7 @@ from results.text import counted, in_bytes, rounded
 
 # Step times of runs, and rates, that differ by less are drawn to one linear scale.
 _SAME_SCALE, _LINEAR = 5, 30
-_LONGEST_LABEL, _FEW_LINES = 120, 4
+_FEW_LINES = 4
 _SENT = ("read", "gradient", "weight", "activation")
 
 
@@ -251,28 +253,27 @@ def steps(rows: Sequence[Row]) -> Figure | None:
     return figure
 
 
-def _below(label: str) -> str:
-    """Returns the label of a line in lines short enough to stand below half a page's panel."""
-    return figures.wrapped(label if len(label) <= _LONGEST_LABEL else f"{label[:_LONGEST_LABEL]} ...", 44)
-
-
 def against(table: published.FigureTable) -> figures.Plot:
     """Returns the plot of the user's rates and a table's figures against devices."""
 
     def draw(rows: Sequence[Row]) -> Figure | None:
         by_model = figures.grouped(figures.valid_training(rows), lambda row: row.config.get("model"))
-        panels = {name: group for name, group in by_model.items() if published.lines_of(table, name)}
-        if not panels:
+        mine, shown = {row.gpu for row in rows}, {}
+        for model in by_model:
+            lines = published.lines_of(table, model).items()
+            if own_gpu_first := sorted(lines, key=lambda line: line[1][0].gpu not in mine):
+                shown[model] = own_gpu_first[: figures.MOST_LINES - 1]
+        if not shown:
             return None
-        shown = {name: list(published.lines_of(table, name).items())[: figures.MOST_LINES - 1] for name in panels}
-        labels = {name: [_below(line) for line, _ in lines] for name, lines in shown.items()}
+        short = functools.partial(textwrap.fill, width=44, max_lines=3, placeholder=" ...")
+        labels = {name: [short(line) for line, _ in lines] for name, lines in shown.items()}
         most = max("\n".join(each).count("\n") for each in labels.values())
-        figure, axes = figures.panels_of(len(panels), 3.2 + 0.17 * most)
-        for axis, (name, group) in zip(axes, panels.items(), strict=True):
+        figure, axes = figures.panels_of(len(shown), 3.2 + 0.17 * most)
+        for axis, name in zip(axes, shown, strict=True):
             for number, (label, (_, theirs)) in enumerate(zip(labels[name], shown[name], strict=True), start=1):
                 points = [(figure.devices, figure.measured) for figure in theirs]
                 figures.draw_line(axis, number, points, label=label, alpha=0.7, linestyle="--")
-            best = {row.devices: row.measured for row in sorted(group, key=lambda row: row.rate)}
+            best = {row.devices: row.measured for row in sorted(by_model[name], key=lambda row: row.rate)}
             figures.draw_line(axis, 0, best.items(), label="yours")
             axis.set(title=name, xlabel="devices", ylabel="images/s")
             figures.log_scale(axis, "y")

@@ -384,6 +384,14 @@ def test_a_field_without_a_value_has_no_words(count: int) -> None:
     assert headline.labels(summarize([fake_run(xla=2.5), fake_run(xla=None)])) == ["xla 2.5", "no xla"]
 
 
+def test_what_follows_from_the_precision_or_the_device_is_told_only_where_it_differs_otherwise() -> None:
+    scales = [{"precision": "fp16", "loss_scaling": {"initial": scale}} for scale in (128.0, 1.0)]
+    kinds = [{"device": "cpu", "num_warmup_batches": 3}, {"num_warmup_batches": 10}, {"precision": "bf16"}, *scales]
+    *usual, unusual = (fake_run(**{"num_warmup_batches": 10, "loss_scaling": None, **kind}) for kind in kinds)
+    assert [row.also for row in summarize(usual)] == [""] * 4
+    assert [row.also for row in summarize([*usual, unusual])][3:] == [f"loss_scaling initial={n}" for n in (128, 1)]
+
+
 def test_an_option_that_older_records_lack_tells_rows_apart_only_if_it_acts() -> None:
     old, new = fake_run(), [fake_run(new_option=value, loss_scale={"initial": 128.0, "every": 0}) for value in (0, 3)]
     assert summarize([old, new[0]])[1].distinct == {"loss_scale": "initial=128"}

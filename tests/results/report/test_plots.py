@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
@@ -19,6 +20,7 @@ from results.report import figures, published
 from results.report.plots import against, reductions
 from results.report.write import PLOTS
 from results.summary import summarize
+from results.text import rounded
 from tests.support.records import fake_reduction, fake_run, golden_records
 
 NAMED = {plot.name: plot for plot in PLOTS}
@@ -117,6 +119,13 @@ def test_an_interval_that_reaches_too_far_is_cut_with_an_arrow_and_its_bound() -
     others = [run(2, 50.0, variable_update=name, batch_per_device=8) for name in rates]
     (axis,) = panels(NAMED["batches"], [*runs, *others])
     assert max(shown) < axis.get_ylim()[1] < rows["parameter_server"].measured.high and len(axis.texts) == 1
+    farther = [run(2, rate, variable_update="distributed_replicated") for rate in (50.0, 280.0)]
+    (axis,) = panels(
+        NAMED["batches"],
+        [*runs, *others, *farther, run(2, 50.0, variable_update="distributed_replicated", batch_per_device=8)],
+    )
+    bound = max(row.measured.high for row in summarize(farther))
+    assert [text.get_text() for text in axis.texts] == [f"to {rounded(bound, bound)}"], "one text at a place"
 
     wide = [run(n, rate * n) for n in (1, 2, 4) for rate in (50.0, 200.0)]
     _, efficiencies = panels(NAMED["scaling"], wide)
@@ -140,6 +149,8 @@ def test_a_logarithmic_axis_has_numbers_also_within_a_decade() -> None:
         tick.get_text() for tick, at in zip(axis.get_yticklabels(), axis.get_yticks(), strict=True) if low <= at <= high
     ]
     assert len([label for label in labels if label]) >= 2
+    places = [tick.label1.get_window_extent() for tick in axis.xaxis.get_major_ticks() if tick.label1.get_text()]
+    assert all(one.x1 < other.x0 for one, other in itertools.pairwise(places)), "its numbers do not overlap"
     assert "1.00 MB" in [tick.get_text() for tick in axis.get_xticklabels()]
 
 
@@ -273,6 +284,9 @@ def test_published_figures_are_those_of_the_table() -> None:
     assert found == {name: points(*((f.devices, f.images_per_sec) for f in of_table[name])) for name in found}
     assert len(found) == min(len(of_table), figures.MOST_LINES - 1)
     assert points((1, 219))[0] in [line[0] for line in found.values()], "the first row of ResNet-50"
+    h100 = [replace(run(n, 2000.0), environment={"gpus": ["NVIDIA H100 80GB HBM3 79 GiB"] * n}) for n in (1, 8)]
+    (axis,) = panels(against(published.table("modern")), h100)
+    assert next(iter(curves(axis))).startswith("H100 SXM 80GB"), "those of the own GPU come first"
 
 
 def test_the_names_of_published_figures_fit_below_their_panels() -> None:
