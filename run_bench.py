@@ -92,10 +92,7 @@ def shadowed_package() -> str:
 
 
 def run_and_leave() -> None:
-    """Runs the command line and ends the process with its exit status.
-
-    What a user's model has started, or left to the end, does not hold it and ends with it.
-    """
+    """Runs the command line and ends the process. What a user's model has left running does not hold it and ends."""
     status = main()
     outside_code = sys.modules.get("models.outside_code")
     if outside_code and outside_code.has_run:

@@ -315,7 +315,7 @@ def _replaced(layer: Any, layers: Layers) -> keras.Layer | None:
         is_of_images = (
             layer.input_spec is not None and layer.input_spec.ndim == 4 and layer.axis in (channels, channels - 4)
         )
-        has_renorm = getattr(layer, "renorm", False)  # Keras has it since 3.14
+        has_renorm = getattr(layer, "renorm", False)  # since Keras 3.14
         if not is_of_images or not layer.trainable or has_renorm or layer.synchronized:
             return None
         names = ("name", "momentum", "epsilon", "center", "scale", *(f"{of}_initializer" for of in _NORM_VARIABLES))

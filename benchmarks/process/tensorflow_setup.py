@@ -237,10 +237,8 @@ def import_tensorflow() -> None:
         path = frame.f_globals.get("_config_path")  # of keras.src.backend.config
         if path is None:
             raise
-        reason = str(error).rstrip(".")
-        raise UsageError(
-            f"Keras cannot be imported: {reason}. Correct or remove {path}, or set KERAS_HOME to another directory."
-        ) from error
+        what_to_do = f"Correct or remove {path}, or set KERAS_HOME to another directory."
+        raise UsageError(f"Keras cannot be imported: {str(error).rstrip('.')}. {what_to_do}") from error
 
 
 def _import_quietly() -> None:
