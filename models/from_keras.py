@@ -311,7 +311,8 @@ def _replaced(layer: Any, layers: Layers) -> keras.Layer | None:
         is_of_images = (
             layer.input_spec is not None and layer.input_spec.ndim == 4 and layer.axis in (channels, channels - 4)
         )
-        if not is_of_images or not layer.trainable or layer.renorm or layer.synchronized:
+        has_renorm = getattr(layer, "renorm", False)  # since Keras 3.14
+        if not is_of_images or not layer.trainable or has_renorm or layer.synchronized:
             return None
         names = ("name", "momentum", "epsilon", "center", "scale", *(f"{of}_initializer" for of in _NORM_VARIABLES))
         return layers.batch_norm(data_format=layers.data_format, **{name: getattr(layer, name) for name in names})
