@@ -537,6 +537,14 @@ def test_a_logarithmic_axis_shows_intervals_that_begin_at_nothing(open_report: A
     assert 0 < low < high < float("inf")
 
 
+def test_machines_have_colours_of_their_own(open_report: Any, tmp_path: Path, no_plots: None) -> None:
+    grid = itertools.product(("a", "b"), (1, 8), ("replicated", "parameter_server"))
+    records = [fake_run(hardware=name, num_devices=n, variable_update=manager) for name, n, manager in grid]
+    write.write(Report(records), ["x"], tmp_path)
+    chosen = open_report(tmp_path).locator("#colour option:checked")
+    assert chosen.text_content() == "machine"
+
+
 def test_chosen_rows_stand_side_by_side(page: Any, chart: Any) -> None:
     page.fill("#filter", "vgg16 independent")
     boxes = page.locator("#table input.choose")
