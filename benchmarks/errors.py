@@ -200,11 +200,11 @@ def headline(error: BaseException) -> str:
 
 
 def explained(error: BaseException) -> BenchError | None:
-    """Returns an error of a session with its cause or what to try, if it lacks memory or comes from NCCL; else None."""
+    """Returns an error of a session with its cause or what to try: of memory, NCCL or XLA; None for another."""
     line = headline(error).removesuffix(".")
     if what := lack_of_memory(error):
         return OutOfMemoryError(f"{what}: {line}." if line else f"{what}.")
-    advice = nccl_advice(error)
+    advice = nccl_advice(error) or ("omit --xla" if "unsupported operations when trying to compile" in line else "")
     return BenchError(f"{line}: {advice}.") if advice else None
 
 

@@ -116,7 +116,7 @@ def build(
                 (spec.channels, *size) if data_format == "NCHW" else (*size, spec.channels), name="images"
             )
             logits = spec.build(images, layers, num_classes)
-            return adapt(keras.Model(images, logits, name=re.sub(r"\W+", "_", spec.name).strip("_")))
+            return adapt(keras.Model(images, logits, name=re.sub(r"\W+", "_", spec.name, flags=re.ASCII).strip("_")))
 
     if not owning:
         return _with_names_of_its_own(built)

@@ -72,6 +72,12 @@ def test_what_nccl_is_refused_gets_an_advice_of_its_own(what: str, advised: str)
     assert nccl_advice(ValueError("NCCL: invalid usage")) == ""
 
 
+def test_what_xla_cannot_compile_gets_an_advice() -> None:
+    message = "Detected unsupported operations when trying to compile graph train[] on XLA_CPU_JIT: Rotate."
+    error = tf.errors.InvalidArgumentError(None, None, message)
+    assert str(input_pipeline.RunInput().translate(error, num_classes=10)) == f"{message[:-1]}: omit --xla."
+
+
 @pytest.mark.parametrize(
     ("word", "nearest"),
     [

@@ -344,13 +344,15 @@ def raises():
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Path]:
-    (tmp_path / "own_width.py").write_text("WIDTH = 4\n")
-    path = tmp_path / "own.py"
+    folder = tmp_path / "Netze für Äpfel"
+    folder.mkdir()
+    (folder / "own_width.py").write_text("WIDTH = 4\n")
+    path = folder / "own.py"
     path.write_text(OWN)
     yield path
     sys.modules.pop("own_width", None)
-    while str(tmp_path) in sys.path:
-        sys.path.remove(str(tmp_path))
+    while str(folder) in sys.path:
+        sys.path.remove(str(folder))
 
 
 def _resolve(*words: str) -> config.Config:
