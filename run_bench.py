@@ -91,8 +91,9 @@ def shadowed_package() -> str:
     return ""
 
 
-def leave(status: int) -> None:
-    """Ends the process. What a user's model has started, or left to the end, does not hold it and ends with it."""
+def run_and_leave() -> None:
+    """Runs the command line and ends the process. What a user's model has left running does not hold it and ends."""
+    status = main()
     outside_code = sys.modules.get("models.outside_code")
     if outside_code and outside_code.has_run:
         for process in outside_code.end_left_behind():
@@ -106,4 +107,4 @@ def leave(status: int) -> None:
 
 
 if __name__ == "__main__":
-    leave(main())
+    run_and_leave()

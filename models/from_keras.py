@@ -201,7 +201,7 @@ def adopt(keras_model: keras.Model, images: Tensor, layers: Layers) -> Tensor:
     The model given is of no use afterwards. Its regularizers and constraints are not used, and layers that scale the
     images are left out. Images are symbolic, in the data format that the model was built for.
     """
-    last, preparing = _last(keras_model), {id(layer) for layer in _preparing(keras_model)}
+    last, preparing = _last(keras_model), {id(layer) for layer in preparing_layers(keras_model)}
     is_taken = any(layer.name == "logits" for layer in operations_in(keras_model))
 
     def move(layer: Any) -> Any:
@@ -209,7 +209,8 @@ def adopt(keras_model: keras.Model, images: Tensor, layers: Layers) -> Tensor:
             return _as_logits(layer, layer.name if is_taken else "logits")
         if id(layer) in preparing and isinstance(layer, _SCALING):
             return keras.layers.Identity(name=layer.name)
-        if id(layer) in preparing and hasattr(layer, "value_range") and _has_range_of_images(type(layer)):
+        clips = hasattr(layer, "value_range") and type(layer).__name__ != "RandomInvert"  # which subtracts from the end
+        if id(layer) in preparing and clips and _is_of_keras(type(layer)):
             return type(layer).from_config(layer.get_config() | {"value_range": _VALUE_RANGE})
         return _replaced(layer, layers) or without_calls(layer)
 
@@ -247,15 +248,10 @@ def cloning(copy: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return clone
 
 
-def _preparing(keras_model: keras.Model) -> Iterator[Any]:
+def preparing_layers(keras_model: keras.Model) -> Iterator[Any]:
     """Returns the layers that scale and augment images before any other layer, also those of a model in the model."""
     prepare = (keras.layers.InputLayer, _AUGMENTING, *_SCALING)
     return itertools.takewhile(lambda layer: isinstance(layer, prepare), operations_in(keras_model))
-
-
-def _has_range_of_images(kind: type) -> bool:
-    """Returns whether a layer of Keras clips to its range; RandomInvert subtracts from the upper end."""
-    return _is_of_keras(kind) and kind.__name__ != "RandomInvert"
 
 
 def operations_in(keras_model: Any) -> Iterator[Any]:
@@ -315,7 +311,8 @@ def _replaced(layer: Any, layers: Layers) -> keras.Layer | None:
         is_of_images = (
             layer.input_spec is not None and layer.input_spec.ndim == 4 and layer.axis in (channels, channels - 4)
         )
-        if not is_of_images or not layer.trainable or layer.renorm or layer.synchronized:
+        has_renorm = getattr(layer, "renorm", False)  # since Keras 3.14
+        if not is_of_images or not layer.trainable or has_renorm or layer.synchronized:
             return None
         names = ("name", "momentum", "epsilon", "center", "scale", *(f"{of}_initializer" for of in _NORM_VARIABLES))
         return layers.batch_norm(data_format=layers.data_format, **{name: getattr(layer, name) for name in names})

@@ -89,6 +89,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         steps_before: steps of the training that earlier runs took; 0 if it began with this run.
         evaluations: of the validation set, in their order: `step` and `epochs` of the training, number of `images`,
             `top_1_accuracy`, `top_5_accuracy`, mean `loss`, `seconds` that it took; a loss that is not finite is None.
+            `background_images` are those with label 0 if that is no class; absent if there are none.
         seconds_to_accuracy: from the first step of this run to the end of the evaluation that reached
             `--stop_at_top_1_accuracy`; None if none did.
         telemetry: for each process that measured, its host and physical GPUs during the measured steps; unknown values

@@ -98,6 +98,11 @@ def _of_evaluations(measurement: Measurement, wanted: float | None) -> Iterator[
             f"No evaluation reached --stop_at_top_1_accuracy={wanted:g}: the best accuracy was {best:.4f}. "
             "Train longer with more --num_epochs, or change the learning rate."
         )
+    if measurement.evaluations and (wrong := measurement.evaluations[-1].get("background_images")):
+        yield (
+            f"{wrong} of {measurement.evaluations[-1]['images']} validation images have label 0, the background class: "
+            "if their labels count from 0, and those of training from 1, the accuracies are of the wrong classes."
+        )
 
 
 def _of_conditions(
@@ -180,7 +185,10 @@ def _of_input(measurement: Measurement, derived: Derived, config: Mapping[str, A
         why = _why_it_waited(measurement, derived, config)
         yield f"The run is input-bound: {share:.0%} of the time it waited for images. {why}"
     if skipped := measurement.skipped_records:
-        yield f"{skipped} bad records were skipped: 'run_bench.py data check DIR' lists them."
+        yield (
+            f"{skipped} bad records were skipped: 'run_bench.py data check DIR --decode' with this run's --data_split "
+            "and --num_classes lists them."
+        )
 
 
 def _why_it_waited(measurement: Measurement, derived: Derived, config: Mapping[str, Any]) -> str:
@@ -218,7 +226,8 @@ def _of_steps(measurement: Measurement, derived: Derived, round_steps: int, *, i
                 "first: the machine was not in a steady state; increase --num_warmup_batches."
             )
     losses = [loss for loss in (*measurement.warmup_losses, *measurement.losses) if loss is not None]
-    if is_training and losses and losses[-1] > _LOSS_RISE * losses[0]:
+    # The loss of one batch may be large by chance, after a training that continues even often.
+    if is_training and losses and min(losses[-min(10, (len(losses) + 1) // 2) :]) > _LOSS_RISE * losses[0]:
         yield (
             f"The loss rose from {losses[0]:.3g} to {losses[-1]:.3g}: the model does not learn. The rate may be right, "
             "but try a smaller --init_learning_rate."

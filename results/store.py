@@ -268,14 +268,14 @@ def replace(path: Path, content: str | bytes) -> None:
         OSError: it cannot be written.
     """
     data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
-    for number in (1, 2):  # /dev/stdout may be a file, which must not be replaced while it is being written
+    device: Path | int | None = path if path.exists() and not path.is_file() else None
+    for number in (2, 1):  # /dev/stdout may be a file, which must not be replaced while it is being written
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(number), path.stat()):
-                os.write(number, data)
-                return
-    if path.exists() and not path.is_file():
-        with path.open("wb") as device:
-            device.write(data)
+                device = number
+    if device is not None:
+        with open(device, "wb", closefd=device is path) as file:
+            file.write(data)
         return
     target = Path(os.path.realpath(path))
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")

@@ -39,6 +39,8 @@ _IN_EVERY_LABEL = (
     *("model", *MANAGER, "device", "num_devices", "num_workers", "num_ps", "batch_per_device"),
     *("data_name", "precision", "forward_only"),
 )
+# By default these follow from a field that every label names, so only rows with one value of it are compared.
+_FOLLOWING = {"loss_scaling": "precision", "batchnorm_persistent": "device", "num_warmup_batches": "device"}
 # Beside the options of the input, what only matters to runs that read images.
 _OF_IMAGES = {"data_set", "pipelined_input"}
 
@@ -322,14 +324,15 @@ def _varying_fields(rows: Sequence[Row]) -> set[str]:
     names = {name for row in rows for name in _flat(row.config)} - hidden
     # These are compared only among runs that read images, since every label shows whether a run does.
     of_input = _OF_IMAGES.union(*(row.config.get("input") or () for row in rows))
-    values: dict[str, set[str]] = {name: set() for name in names}
+    values: dict[tuple[str, str], set[str]] = {}
     for row in rows:
         if row.records[0].config_not_in_key:
             fields = _flat(row.config)
             for name in names if row.config.get("input") else names - of_input:
+                kind = str(fields.get(_FOLLOWING.get(name, "")))
                 # A suite that had no such option yet did what its absence does now.
-                values[name].add(repr(fields.get(name) or None))
-    return {name for name, texts in values.items() if len(texts) > 1}
+                values.setdefault((name, kind), set()).add(repr(fields.get(name) or None))
+    return {name for (name, _), texts in values.items() if len(texts) > 1}
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:

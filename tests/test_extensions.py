@@ -173,6 +173,12 @@ def test_an_addition_touches_so_many_files(tree: Tree, what: str, files: int) ->
     assert len(tree.changed[what]) == files
 
 
+def test_the_model_of_the_page_passes_the_type_check(tree: Tree) -> None:
+    command = [sys.executable, "-m", "mypy", f"--config-file={ROOT / 'setup.cfg'}", "models/cifar10_quick.py"]
+    done = finished(command, tree.directory, ENVIRONMENT)
+    assert done.status == 0, done.stdout
+
+
 def test_what_was_added_acts_in_a_run_and_is_in_its_record(tree: Tree, tmp_path: Path) -> None:
     record = tree.train("--model=cifar10_quick", "--variable_update=toy", f"--toy_file={tmp_path / 'id'}")
     assert (record["status"], record["config"]["variable_update"]) == ("ok", "toy")

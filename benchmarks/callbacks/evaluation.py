@@ -15,7 +15,6 @@ from benchmarks.checkpoints import resuming
 from benchmarks.checkpoints.training_state import TrainingState
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
-from benchmarks.console import warn_once
 from benchmarks.data.options import of_validation
 from benchmarks.data.pipeline import input_pipeline
 from benchmarks.data.pipeline.input_pipeline import NO_LABEL, RunInput
@@ -77,10 +76,9 @@ class Evaluator:
         for number, (device, batch) in enumerate(zip(devices, images.towers, strict=True)):
             with tf.device(device), tf.name_scope(f"evaluation_{number}"):
                 logits, _ = model.call(_values(model, weights), batch.images, training=False)
-                totals.append(_totals(logits, batch.labels))
+                totals.append(_totals(logits, batch.labels, background=num_classes == BACKGROUND_CLASSES))
         with tf.device(HOST):
             self._totals = tf.add_n(totals)
-            self._of_class_0 = tf.add_n([tf.math.count_nonzero(tf.equal(batch.labels, 0)) for batch in images.towers])
         self.images_per_step = sum(batch.labels.shape[0] for batch in images.towers)
 
     def steps(self, session: tf.compat.v1.Session) -> Iterator[np.ndarray]:
@@ -89,7 +87,7 @@ class Evaluator:
         Raises:
             DataError: a record cannot be read, or none can be used.
         """
-        total, of_class_0 = 0.0, 0
+        total = 0.0
         try:
             self._watchdog.expect("An evaluation's first images", self._limit_seconds)
             for operation in self._input.initializers:
@@ -97,9 +95,9 @@ class Evaluator:
             images = self.images_per_step
             while images == self.images_per_step:
                 self._watchdog.expect("A step (evaluation)", self._limit_seconds)
-                totals, class_0 = session.run((self._totals, self._of_class_0))
+                totals = session.run(self._totals)
                 images = totals[0]
-                total, of_class_0 = total + images, of_class_0 + class_0
+                total += images
                 if images:
                     yield totals
         except tf.errors.OpError as error:
@@ -112,13 +110,11 @@ class Evaluator:
             if self._input.skipping.failure:
                 raise self._input.skipping.failure
             self.skipped = self._input.skipping.read - int(total)
-        if of_class_0 and self._num_classes == BACKGROUND_CLASSES:
-            warn_once(
-                f"{of_class_0} of {total:.0f} validation images have label 0, the background class: if their labels "
-                "count from 0, and those of training from 1, the accuracies are of the wrong classes."
-            )
         if not total:
-            raise DataError(f"No image of {self.source.describe()} could be used: run_bench.py data check lists why.")
+            raise DataError(
+                f"No image of {self.source.describe()} could be used: 'run_bench.py data check DIR --decode "
+                "--data_split=validation' with the same --num_classes lists why."
+            )
 
     def evaluate(self, session: tf.compat.v1.Session) -> dict[str, Any]:
         """Returns the result of a pass over the images."""
@@ -140,23 +136,26 @@ def _values(model: Model, weights: Mapping[str, Sequence[tf.Variable]]) -> list[
     return values
 
 
-def _totals(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Returns sums over a batch without the images with NO_LABEL, [4], float64.
+def _totals(logits: tf.Tensor, labels: tf.Tensor, *, background: bool) -> tf.Tensor:
+    """Returns sums over a batch without the images with NO_LABEL, [5], float64.
 
-    They are the number of images, of those classified correctly, of those so among the five most likely, and the loss.
+    They are the number of images, of those classified correctly, of those so among the five most likely, the loss, and
+    the number of images of class 0, if that is the `background`.
     """
     counts = labels > NO_LABEL
     labels = tf.maximum(labels, 0)
     losses = tf.cast(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits), tf.float64)
-    each = [tf.ones_like(losses), *(tf.cast(in_top(logits, labels, k), tf.float64) for k in (1, 5)), losses]
+    correct = (tf.cast(in_top(logits, labels, k), tf.float64) for k in (1, 5))
+    of_background = tf.cast(tf.equal(labels, 0), tf.float64) if background else tf.zeros_like(losses)
+    each = [tf.ones_like(losses), *correct, losses, of_background]
     return tf.reduce_sum(tf.where(counts, tf.stack(each), tf.zeros([], tf.float64)), axis=1)
 
 
 def result_of(totals: np.ndarray) -> dict[str, Any]:
     """Returns the number of images, and shares and mean loss over them, for the record."""
-    images, top_1, top_5, loss = totals.tolist()
+    images, top_1, top_5, loss, of_background = totals.tolist()
     shares = {"top_1_accuracy": top_1 / images, "top_5_accuracy": top_5 / images, "loss": loss / images}
-    return {"images": int(images), **shares}
+    return {"images": int(images), **shares} | ({"background_images": int(of_background)} if of_background else {})
 
 
 class EvaluationCallback:

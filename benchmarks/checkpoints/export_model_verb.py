@@ -78,7 +78,7 @@ def run_export(values: Mapping[str, Any]) -> ExitStatus:
     if keras_file:
         _write(keras_file, model.save)
     if saved_model:
-        _write(saved_model, lambda path: model.export(path, verbose=False))
+        _write(saved_model, lambda path: keras_exchange.in_inference(model).export(path, verbose=False))
     data_set = data_set_of(spec.data_name)  # synthetic images stand for those of the model's data set
     say(f"{spec.title} after {saved.steps} steps: {', '.join(str(path) for path in (keras_file, saved_model) if path)}")
     say(

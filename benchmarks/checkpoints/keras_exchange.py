@@ -13,16 +13,12 @@ import tensorflow as tf
 from benchmarks.errors import DataError, UsageError, headline
 from models import building, to_keras
 from models.building import Model
+from models.from_keras import preparing_layers
 from models.model_spec import ModelSpec
 from models.outside_code import UnusableModelError
 
-_FILES = (".keras", ".h5", ".hdf5")
+KERAS_FILES = (".keras", ".h5", ".hdf5")
 _ROUNDING = 1e-2  # relative to the largest logit
-
-
-def is_of_keras(path: str) -> bool:
-    """Returns whether a file is Keras' by the ending of its name."""
-    return path.lower().endswith(_FILES)
 
 
 def to_model(spec: ModelSpec, num_classes: int, values: Mapping[str, np.ndarray]) -> keras.Model:
@@ -60,6 +56,11 @@ def to_model(spec: ModelSpec, num_classes: int, values: Mapping[str, np.ndarray]
             "arguments of its constructor. Let it return all of them."
         )
     return made
+
+
+def in_inference(model: keras.Model) -> keras.Model:
+    """Returns a model that never trains: where nothing says so, Keras' augmentation does, and all layers behind it."""
+    return keras.Model(model.input, model(model.input, training=False))
 
 
 def read_keras_weights(path: str | Path, model: Model) -> dict[str, np.ndarray]:
@@ -104,6 +105,7 @@ def _read(path: Path, model: Model) -> list[tuple[str, np.ndarray]]:
         else:
             held = to_keras.plain(model.keras_model)
             held.load_weights(path)  # of a whole model in the format of Keras 2, too, whose code is not run
-        layers = [layer for layer in held.layers if not isinstance(layer, keras.layers.Normalization)]
-        variables = [variable for layer in layers for variable in layer.weights]
+        scaling = [layer for layer in preparing_layers(held) if isinstance(layer, keras.layers.Normalization)]
+        left_out = {id(variable) for layer in scaling for variable in layer.weights}
+        variables = [variable for variable in held.weights if id(variable) not in left_out]
         return [(variable.path, tf.get_static_value(scope.get_current_value(variable))) for variable in variables]

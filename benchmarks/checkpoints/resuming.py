@@ -233,7 +233,7 @@ def _of_other_training(path: str | None) -> Mapping[str, np.ndarray]:
     """
     if path is None:
         return {}
-    if keras_exchange.is_of_keras(path):
+    if path.lower().endswith(keras_exchange.KERAS_FILES):
         if not Path(path).is_file():
             raise DataError(
                 f"--initial_weights={path} is no file on this host: pass one that Model.save() or Model.save_weights() "

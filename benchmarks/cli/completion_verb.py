@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.cli import verbs
 from benchmarks.config import flag
-from benchmarks.config.flag import Parsed
 from benchmarks.config.verb import Verb
 from benchmarks.console import say
 from benchmarks.errors import ExitStatus, UsageError
@@ -98,10 +97,6 @@ def _shell(shell: str, installed: str) -> Verb:
     )
 
 
-def _words(given: Parsed, command: Sequence[str]) -> ExitStatus:
-    return _print(*proposals(os.environ.get("COMP_LINE", "")))
-
-
 VERB = Verb(
     "completion",
     examples=("completion bash",),
@@ -111,7 +106,7 @@ VERB = Verb(
         _shell("fish", "run-bench completion fish | source, in config.fish"),
         Verb(
             "completion words",
-            run=_words,
+            run=lambda given, command: _print(*proposals(os.environ.get("COMP_LINE", ""))),
             examples=("completion words",),
             meaning="for these scripts: what the line in the variable COMP_LINE may end with",
         ),

@@ -30,12 +30,7 @@ OUTPUT_FLAGS: list[Flag] = [
         "also write a comment for a pull request; it is appended to $GITHUB_STEP_SUMMARY, too, if that is set",
         path="file",
     ),
-    Flag(
-        "benchmark_json_file",
-        str,
-        "also write input for github-action-benchmark",
-        path="file",
-    ),
+    Flag("benchmark_json_file", str, "also write input for github-action-benchmark", path="file"),
 ]
 WHERE = Flag(
     "where",

@@ -108,13 +108,7 @@ def list_stored(values: Mapping[str, Any]) -> ExitStatus:
     for hardware_key, of_machine in grouped(histories, lambda history: history.identity.hardware_key).items():
         columns = ("config_key", "configuration", "sessions", "newest (UTC)", "its images/s")
         rows = [
-            [
-                one.identity.config_key,
-                one.title,
-                f"{len(one.sessions)}",
-                one.sessions[-1].date,
-                as_rate(one.rates[-1]),
-            ]
+            [one.identity.config_key, one.title, f"{len(one.sessions)}", one.sessions[-1].date, as_rate(one.rates[-1])]
             for one in of_machine
         ]
         lines = Table(columns, rows, columns[2::2]).text()

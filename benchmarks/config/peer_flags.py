@@ -25,7 +25,6 @@ RENAMED = (
 
 _THREADS = "oneDNN computes in TensorFlow's threads, not in OpenMP's: see --num_intra_threads"
 _WHOLE_EVAL = "an evaluation takes every image of the validation set once"
-_OF_TENSORRT = "only TensorRT reads it, which is not used"
 _OF_KERNELS = "TensorFlow limits the kernels in flight by itself"
 # Without effect, and why; the default, and no value, pass silently.
 ACCEPTED = (
@@ -55,8 +54,9 @@ ACCEPTED = (
     Flag("sparse_to_dense_grads", bool, "no model has sparse gradients", default=False),
     Flag("sync_on_finish", bool, "every step is awaited before its time is taken", default=False),
     Flag("timestamped_allocator", bool, "TensorFlow's allocator is used as it is", default=False),
-    Flag("trt_max_workspace_size_bytes", int, _OF_TENSORRT, default=4 << 30),
+    Flag("trt_max_workspace_size_bytes", int, "only TensorRT reads it, which is not used", default=4 << 30),
     Flag("use_chrome_trace_format", bool, "--trace_file is always in Chrome's format", default=True),
+    Flag("use_multi_device_iterator", bool, "see --datasets_prefetch_buffer_size", default=False),
     Flag("use_python32_barrier", bool, "this suite's processes meet by messages", default=False),
     Flag("use_resource_vars", bool, "all variables are resource variables", default=False),
     Flag("use_tf_layers", bool, "models are Keras models", default=True),
@@ -79,6 +79,7 @@ REPLACED = (
     Flag("input_preprocessor", str, "Use --image_crop, --resize_method and --distortions", default="default"),
     Flag("ml_perf", bool, "each channel gets the mean 0 and the deviation 1 in every run. Omit it", default=False),
     Flag("ml_perf_compliance_logging", bool, "no log of MLPerf is written. Omit it", default=False),
+    Flag("result_storage", str, "the record goes to --output_dir. Use that", unset=""),
     Flag("rewriter_config", str, "graphs are optimised as TensorFlow does by default. Omit it", unset=""),
     Flag("save_summaries_secs", int, "summaries follow steps. Use --save_summaries_steps", default=0),
     Flag("tfprof_file", str, "profiles are those of TensorBoard. Use --profile_steps", unset=""),
@@ -107,7 +108,7 @@ _OF_OTHER_TOOLS = {
     "--num_warmup_batches for steps that are not measured, --num_learning_rate_warmup_epochs for the rate": (
         "warmup_steps num_warmup warmup_iters num_warm_iter"
     ),
-    "--precision": "amp use_amp dtype fp16 bf16 half mixed_precision",
+    "--precision": "amp use_amp dtype fp16 bf16 half mixed_precision auto_mixed_precision use_fp32",
     "--data_format": "channels_last layout image_data_format",
     "--xla": "enable_xla use_xla jit_compile",
     "--variable_update": "distribution_strategy strategy",

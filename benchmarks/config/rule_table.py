@@ -19,10 +19,9 @@ _OWN_CLIENTS = f"variable_update!={'|'.join(IN_GRAPH)}"
 _UNLIKE_UPDATES = "variable_update=" + "|".join(
     name for name, entry in MANAGERS.items() if not entry.exchanges_gradients
 )
-_RATE = " ".join(flag.name for flag in SCHEDULE_FLAGS)
 _DECAYS = ("resnet_base_lr", "piecewise_learning_rate_schedule", "num_epochs_per_decay", "cosine_decay_epochs")
 _UPDATES = " ".join(
-    [_RATE, *(flag.name for flag in flags_of(Training) if flag.name not in ("tf_random_seed", "deterministic"))]
+    flag.name for flag in (*SCHEDULE_FLAGS, *flags_of(Training)) if flag.name not in ("tf_random_seed", "deterministic")
 )
 # What reference loops read of it; of what is added to the others, they know nothing.
 _IN_LOOPS = "optimizer momentum weight_decay weight_decay_on init_learning_rate"

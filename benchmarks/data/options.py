@@ -179,7 +179,8 @@ def data_name(given: Mapping[str, Any], spec: ModelSpec) -> tuple[str, tuple[str
         raise UsageError(
             f"--{flag}: the images of {spec.name}, {spec.image_size}x{spec.image_size} pixels with {spec.channels} "
             f"channel(s), and its {spec.usual_outputs} outputs fit no data set: imagenet has 3 channels; cifar10 "
-            "32x32x3 and 10 classes; mnist 28x28x1 and 10 classes. Leave the flag out for synthetic images."
+            "32x32x3 and 10 classes; mnist 28x28x1 and 10 classes. Leave the flag out for synthetic images"
+            f"{'.' if spec.outputs else ', or choose the number of outputs with --num_classes.'}"
         )
     if name in DATA_SETS and name != spec.data_name:
         fitting = ", ".join(other.name for other in specs.MODELS if other.data_name == name)

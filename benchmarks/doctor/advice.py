@@ -57,12 +57,12 @@ _ADVICE: tuple[tuple[Part, Callable[[Setting], object] | None, str], ...] = (
         Part.EXCHANGE,
         None,
         "'run_bench.py allreduce {devices} --model={model}' measures which reduction is the fastest here: try its "
-        "--all_reduce_spec with --gradient_repacking=8.",
+        "--all_reduce_spec with --gradient_repacking=8, as {recommend} does.",
     ),
-    (Part.EXCHANGE, lambda of: of.manager != "replicated", "Both need --variable_update=replicated."),
     # Its default type is float16, which is rejected for gradients of a scaled loss.
     (Part.EXCHANGE, lambda of: of.precision != "fp16", "Try --compact_gradient_transfer."),
-    (Part.EXCHANGE, None, "{recommend} tries all of these. A larger --batch_size needs fewer exchanges per image."),
+    (Part.EXCHANGE, lambda of: of.manager != "replicated", "These flags need --variable_update=replicated."),
+    (Part.EXCHANGE, None, "A larger --batch_size needs fewer exchanges per image."),
     (Part.HOST_COPY, None, "Images are copied to the devices while these compute: leave --pipelined_input on."),
     (
         Part.HOST_COPY,
@@ -76,7 +76,7 @@ _ADVICE: tuple[tuple[Part, Callable[[Setting], object] | None, str], ...] = (
         "'run_bench.py input --model={model} --data_dir={data_dir}' measures which stage of the input limits.",
     ),
     (Part.INPUT, None, "Try --datasets_parallel_calls, --datasets_num_private_threads, or more cores per device."),
-    (Part.INPUT, lambda of: of.photos, "Try --decode_scaling or --datasets_use_caching."),
+    (Part.INPUT, lambda of: of.photos, "Try --datasets_use_caching, or --decode_scaling for JPEGs."),
     (Part.INPUT, lambda of: not of.data_dir, "These images were generated: pass your own with --data_dir."),
 )
 

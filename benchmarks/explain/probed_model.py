@@ -215,22 +215,34 @@ def _losses(model: Model, spec: ModelSpec) -> list[str]:
     """Returns the terms of the loss that layers add in training, such as `add_loss() of dense`.
 
     Raises:
-        UnusableModelError: training draws from a generator whose state no run keeps, such as Keras' own.
+        UnusableModelError: training draws from a generator whose state no run keeps, such as Keras' own, or a layer
+            assigns a value to a weight, which only the optimizer changes in a run.
     """
-    drawn, next_seed = [], keras.random.SeedGenerator.next
+    drawn, next_seed, assign = [], keras.random.SeedGenerator.next, keras.Variable.assign
     losses: list[str] = []
+    assigned: list[str] = []
 
     def noting(generator: keras.random.SeedGenerator, ordered: bool = True) -> Any:
         drawn.append(generator.state)
         return next_seed(generator, ordered)
 
+    def noting_weights(variable: keras.Variable, value: Any) -> Any:
+        assigned.extend([variable.path] if variable.trainable else [])
+        return assign(variable, value)
+
     noting_losses = mock.patch.object(
         keras.Layer, "add_loss", lambda layer, loss: losses.append(f"add_loss() of {layer.name}")
     )
     noting_seeds = mock.patch.object(keras.random.SeedGenerator, "next", noting)
-    with noting_losses, noting_seeds, tf.Graph().as_default(), contained():
+    noting_assigned = mock.patch.object(keras.Variable, "assign", noting_weights)
+    with noting_losses, noting_seeds, noting_assigned, tf.Graph().as_default(), contained():
         images = tf.zeros((2, spec.image_size, spec.image_size, spec.channels))
         model.call([variable.initial_value() for variable in model.variables], images, training=True)
+    if assigned:
+        raise UnusableModelError(
+            f"one of its layers assigns a value to the weight {assigned[0]} in its call(), as SpectralNormalization "
+            "does, and a run would lose it: only the optimizer changes weights. Leave the layer out, or freeze it."
+        )
     kept = {id(variable) for variable in model.keras_model.variables}
     if any(id(state) not in kept for state in drawn):
         raise UnusableModelError(

@@ -194,7 +194,8 @@ class Rates:
             best = max(runs, key=lambda run: run.derived.images_per_sec or 0.0)
             rate, batch = best.derived.images_per_sec, best.config.get("batch_per_device")
             assert rate
-            return Rate(rate, f"run {best.identity.run_id}, batch {batch}")
+            others = sorted(_gpus(best) - {self.gpu.name}) if self.gpu else []
+            return Rate(rate, ", ".join([f"run {best.identity.run_id}", *others, f"batch {batch}"]))
         peak = self.peak_flops_per_sec
         if not peak:
             return None
@@ -259,7 +260,7 @@ def _records(results: str | None, gpu: KnownGpu | None, is_mixed: bool) -> Seque
     files = record_files.paths([results] if results else [])
     if not results and (is_mixed or not files[0].exists()):
         return ()
-    return [record for record in record_files.load(files) if gpu is None or _is_of(record, gpu)]
+    return _of(record_files.load(files), gpu) if gpu else record_files.load(files)
 
 
 def _gpu_here(devices: Devices, precision: str) -> KnownGpu | None:
@@ -307,10 +308,14 @@ def _stored_peak(devices: Devices, precision: str) -> float | None:
     return peak.flops_per_sec if peak else None
 
 
-def _is_of(record: Record, gpu: KnownGpu) -> bool:
-    """Returns whether a record is of a run on GPUs that are like this one."""
-    names = used_gpus(record)
-    return bool(names) and all(data_sheet(name) and known_gpus.gpu_of(name).is_like(gpu) for name in names)
+def _of(records: Sequence[Record], gpu: KnownGpu) -> Sequence[Record]:
+    """Returns the records of runs on this GPU; if there are none, of those on GPUs that are like it."""
+    alike = {name for name in known_gpus.NAMES if known_gpus.gpu_of(name).is_like(gpu)}
+    return [r for r in records if _gpus(r) == {gpu.name}] or [r for r in records if set() < _gpus(r) <= alike]
+
+
+def _gpus(record: Record) -> set[str]:
+    return {data_sheet(name).get("gpu", name) for name in used_gpus(record)}
 
 
 def _is_alone(record: Record, workload: Workload, precision: str) -> bool:

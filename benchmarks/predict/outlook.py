@@ -167,12 +167,12 @@ def drawn_step(one: Point) -> Iterator[str]:
     """Yields the time line of a step: a line per resource, with a mark wherever it is occupied."""
     timeline = one.prediction.timeline
     devices = counted(one.subject.layout.total, "device")
-    yield f"\nA step of one of {devices}, {1e3 * timeline.end_seconds:.3g} ms; f forward, b backward, # occupied:"
+    yield f"\nA step of one of {devices}, {rounded(1e3 * timeline.end_seconds)} ms; f forward, b backward, # occupied:"
     busy = timeline.busy_seconds()
     width = max(map(len, busy))
     for resource, seconds in busy.items():
         line = _marks(timeline, resource)
-        yield f"{resource:{width}} |{line}| {1e3 * seconds:.3g} ms, {seconds / timeline.end_seconds:.0%}"
+        yield f"{resource:{width}} |{line}| {rounded(1e3 * seconds)} ms, {seconds / timeline.end_seconds:.0%}"
 
 
 def _marks(timeline: Timeline, resource: str) -> str:
@@ -193,19 +193,21 @@ def plot(outlook: Outlook, path: str) -> None:
     Raises:
         UsageError: the files cannot be written.
     """
-    from results.intervals import Interval
-    from results.report import figures  # with matplotlib, which takes its time
+    import matplotlib.style  # slow to import
 
-    figure, (axis,) = figures.panels_of(1)
+    from results.intervals import Interval
+    from results.report import figures
+
     found = [(one.subject.layout.total, one.prediction) for one in outlook.points]
     points = [(devices, Interval(one.images_per_sec, one.low, one.high)) for devices, one in found]
-    figures.draw_line(axis, 0, points, label=f"{outlook.manager}, predicted")
     numbers = [devices for devices, _ in points]
     ideal = [devices * outlook.images_per_sec_of_one for devices in numbers]
-    axis.plot(numbers, ideal, linestyle=":", color="#7F7F7F", label="no loss")
-    axis.set(title=f"{outlook.model}, {outlook.hardware}", xlabel="devices", ylabel="images/s")
-    axis.set_xscale("log", base=2)
-    axis.set_yscale("log", base=2)
-    axis.legend()
-    with writing(f"--plot={path}"):
+    with writing(f"--plot={path}"), matplotlib.style.context(figures.STYLE, after_reset=True):
+        figure, (axis,) = figures.panels_of(1)
+        figures.draw_line(axis, 0, points, label=f"{outlook.manager}, predicted")
+        axis.plot(numbers, ideal, linestyle=":", color="#7F7F7F", label="no loss")
+        axis.set(title=f"{outlook.model}, {outlook.hardware}", xlabel="devices", ylabel="images/s")
+        figures.log_scale(axis, "x", "y")
+        axis.set_xticks(numbers, list(map(str, numbers)))
+        axis.legend()
         figures.save(figure, Path(path))

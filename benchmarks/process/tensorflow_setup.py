@@ -223,7 +223,7 @@ def import_tensorflow() -> None:
     the import. They are shown if the import fails, or if the user has set a log level.
 
     Raises:
-        UsageError: Keras refuses what the user's keras.json has.
+        UsageError: Keras cannot read, or refuses, the user's keras.json.
     """
     try:
         with _hidden_imports():
@@ -232,11 +232,13 @@ def import_tensorflow() -> None:
         if (error.name or "").partition(".")[0] not in _NOT_NEEDED:
             raise
         _import_quietly()
-    except (AssertionError, ValueError) as error:
-        if "/keras/src/" not in traceback.extract_tb(error.__traceback__)[-1].filename:
+    except Exception as error:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        path = frame.f_globals.get("_config_path")  # of keras.src.backend.config
+        if path is None:
             raise
-        reason, path = str(error).rstrip("."), os.path.join(os.environ.get("KERAS_HOME") or "~/.keras", "keras.json")
-        raise UsageError(f"Keras cannot be imported: {reason}. Correct or remove {path}.") from error
+        what_to_do = f"Correct or remove {path}, or set KERAS_HOME to another directory."
+        raise UsageError(f"Keras cannot be imported: {str(error).rstrip('.')}. {what_to_do}") from error
 
 
 def _import_quietly() -> None:

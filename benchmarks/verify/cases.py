@@ -117,10 +117,12 @@ def cases() -> Iterator[Case]:
         else:  # a row with the reason
             yield Case(manager, Modifiers(), "cpu", optimizer, manager)
     for manager, (transfer, fields) in itertools.product(IN_ONE_PROCESS, TRANSFERS.items()):
-        if "gradient_repacking" in MANAGERS[manager].modifiers:
-            for algorithm in MANAGERS[manager].reductions or ALGORITHMS:
+        entry = MANAGERS[manager]
+        if "gradient_repacking" in entry.modifiers:
+            for algorithm in (entry.reductions or ALGORITHMS) if "all_reduce_spec" in entry.modifiers else (None,):
                 title = " ".join(filter(None, (manager, algorithm, transfer)))
-                yield Case(manager, Modifiers(all_reduce_spec=algorithm, **fields), "cpu", "sgd", title)
+                if title != manager:  # which is compared already
+                    yield Case(manager, Modifiers(all_reduce_spec=algorithm, **fields), "cpu", "sgd", title)
     for manager in IN_ONE_PROCESS:
         yield from _whole_batch(manager)
         yield without_applying(manager)

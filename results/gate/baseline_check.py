@@ -13,11 +13,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 
 from results.gate import rounds
-from results.gate.comparison import UnlikeError, differing_in, refuse_new_hardware, software_in_words
+from results.gate.comparison import (
+    UnlikeError,
+    differing_in,
+    notes_on_differences,
+    refuse_new_hardware,
+    software_in_words,
+)
 from results.gate.decision import (
     BOUND_CONFIDENCE,
     CONFIDENCE,
@@ -54,9 +60,9 @@ def check(
 ) -> Findings:
     """Judges today's runs by the stored sessions of the same configuration and hardware.
 
-    Of today's records, those that are already stored are neither judged nor used to judge. If all are stored, the
-    latest session of each configuration is judged by the others. A configuration that the compared sessions ran, and
-    today's did not, is missing. `names` are today's records and the baselines in messages. The default threshold is
+    Of today's records, sessions that are stored, or older than the stored ones, are not judged. If there are no others,
+    the latest session of each configuration is judged by the others. A configuration that the compared sessions ran,
+    and today's did not, is missing. `names` are today's records and the baselines in messages. The default threshold is
     5 %, or twice the noise of the stored sessions.
 
     Raises:
@@ -69,10 +75,10 @@ def check(
     findings: list[Finding] = []
     bases: list[Session] = []
     candidates: dict[Key, list[Record]] = {}
+    with_last: list[tuple[Sequence[Record], Sequence[Record]]] = []
     notes: list[str] = []
-    new = {session_of(record) for key, of_file in mine.items() for record in _new(of_file, theirs.get(key))}
+    new = _new_sessions(mine, theirs)
     for key, of_file in mine.items():
-        refuse_new_hardware(of_file.records[0], stored, stored_name)
         session_ids = new or {session_of(of_file.records[-1])}
         judged = [record for record in of_file.records if session_of(record) in session_ids]
         if judged:
@@ -80,12 +86,18 @@ def check(
             findings.append(_finding(key, of_file.title, judged, history, threshold))
             bases += history
             candidates[key] = judged
+            with_last += [(session.records, judged) for session in history[-1:]]
             notes += _note_on_levels(findings[-1], history)
     hardware = {key[1]: hardware_in_words(group.records[0]) for key, group in mine.items()}
     of_today = [*itertools.chain.from_iterable(candidates.values())]
+    refuse_new_hardware(of_today, stored, stored_name)
+    notes += notes_on_differences(with_last, ("the last stored session", "today's runs"))
     notes += rounds.notes_on_interleaving([*of_today, *stored])
     ids, earlier = {record.identity.run_id for record in today}, [theirs[key].records for key in mine if key in theirs]
-    again = [run for run in itertools.chain(*earlier) if session_of(run) in new and run.identity.run_id not in ids]
+    judged_ids = set(map(session_of, of_today))
+    again = [
+        run for run in itertools.chain(*earlier) if session_of(run) in judged_ids and run.identity.run_id not in ids
+    ]
     if again:
         shared = first_few(sorted({str(session_of(run)) for run in again}), ", ")
         what = f"{counted(len(again), 'stored run')} with a session_id of today's runs ({shared})"
@@ -112,17 +124,19 @@ def check(
     )
 
 
-def _new(of_file: RunGroup, of_store: RunGroup | None) -> list[Record]:
-    """Returns the records of a configuration that neither are stored nor were judged before."""
-    stored = of_store.records if of_store else []
-    known = {record.identity.run_id for record in stored}
-    latest = max((record.ended for record in stored), default=-math.inf)
-    # Failures are never stored: those before the newest session were judged when they were new.
-    return [
-        record
-        for record in of_file.records
-        if record.identity.run_id not in known and (record.status is Status.OK or record.ended > latest)
-    ]
+def _new_sessions(today: Mapping[Key, RunGroup], stored: Mapping[Key, RunGroup]) -> set[str]:
+    """Returns the sessions of today's records of which nothing was stored or judged before."""
+    newest: dict[str, float] = {}
+    for (_, hardware_key), of_store in stored.items():
+        newest[hardware_key] = max(of_store.records[-1].ended, newest.get(hardware_key, -math.inf))
+    new: set[str] = set()
+    for key, of_file in today.items():
+        # Failures are never stored: they were judged when they were new. Valid runs before the first one were pruned.
+        last = newest.get(key[1], -math.inf)
+        first = stored[key].records[0].ended if key in stored else last
+        limits = ((record, first if record.status is Status.OK else last) for record in of_file.records)
+        new |= {session_of(record) for record, limit in limits if record.ended > limit}
+    return new - {session_of(record) for of_store in stored.values() for record in of_store.records}
 
 
 def _history(of_store: RunGroup | None, of_today: Collection[str]) -> list[Session]:
@@ -155,15 +169,17 @@ def _finding(
 
 
 def _note_on_levels(finding: Finding, history: Sequence[Session]) -> Iterable[str]:
-    """Yields a note if nothing could be decided and the stored sessions had several levels, which may be why."""
-    if finding.verdict is not Verdict.INCONCLUSIVE:
+    """Yields a note if the stored sessions had several levels, and that may be why no drop was found."""
+    if finding.candidate_images_per_sec is None or finding.verdict is Verdict.REGRESSED:
         return
-    points = change_points([session.images_per_sec for session in history])
-    if points:
+    rates = [session.images_per_sec for session in history]
+    begin = max(change_points(rates), default=0)
+    since = finding.candidate_images_per_sec / median(rates[begin:]) - 1 if begin else 0
+    if begin and (finding.verdict is Verdict.INCONCLUSIVE or since <= -finding.threshold):
         yield (
-            f"{finding.title}: its rate changed with the session of {history[points[-1]].date}, which counts as noise. "
-            f"If the new rate is expected, `track prune --keep={len(history) - points[-1]}` keeps only the sessions "
-            "since then, of every configuration."
+            f"{finding.title}: its rate changed with the session of {history[begin].date}, which counts as noise. "
+            f"Today's runs are {in_words(since)} than the sessions since. If the new rate is expected, `track prune "
+            f"--keep={len(rates) - begin}` keeps only those, of every configuration."
         )
 
 

@@ -22,7 +22,6 @@ from results.text import counted, first_few
 
 HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus", "container_cores")
 _NOT_RECORDED = "not recorded"
-_NO_RUNS = RunGroup(title="", records=())
 _SEPARATE_ROUNDS = (
     "Rounds were not interleaved ({}), so a drift of the machine would look like a change. The verb `ab` interleaves "
     "them."
@@ -59,7 +58,7 @@ def compare(
     _refuse_unlike(mine, others, names)
     findings, apart = [], []
     for key, of_base in mine.items():
-        of_candidate = others.get(key, _NO_RUNS)
+        of_candidate = others.get(key, RunGroup(title="", records=()))
         paired = rounds.pairs(of_base, of_candidate)
         decision = _without_rates(of_base, of_candidate)
         if decision is None:
@@ -78,7 +77,7 @@ def compare(
         notes=[
             *([in_both] if shared else []),
             *_notes_on_software(sides, names),
-            *_notes_on_differences(mine, others, names),
+            *notes_on_differences(((mine[key].records, others[key].records) for key in mine if key in others), names),
             *rounds.notes_on_interleaving([*sides[0], *sides[1]]),
             *([_SEPARATE_ROUNDS.format(listed(apart))] if apart else []),
             *([f"Only the candidate has {listed(only)}."] if only else []),
@@ -156,13 +155,12 @@ def _notes_on_software(sides: Sequence[Sequence[Record]], names: tuple[str, str]
     return notes
 
 
-def _notes_on_differences(
-    base: Mapping[Key, RunGroup], candidate: Mapping[Key, RunGroup], names: tuple[str, str]
+def notes_on_differences(
+    configurations: Iterable[tuple[Sequence[Record], Sequence[Record]]], names: tuple[str, str]
 ) -> Iterator[str]:
-    """Yields in what the software of the first configuration differs that is valid in both."""
-    for key in base:
-        sides = (base[key], candidate.get(key, _NO_RUNS))
-        valid = [[record for record in side.records if rounds.rate(record) is not None] for side in sides]
+    """Yields in what the software of the first configuration differs that is valid in both; each has runs of both."""
+    for sides in configurations:
+        valid = [[record for record in side if rounds.rate(record) is not None] for side in sides]
         if all(valid):
             if unlike := differences(software(valid[0][0]), software(valid[1][0]), names):
                 yield f"The software differs: {listed(unlike)}."
@@ -200,8 +198,8 @@ def _refuse_unlike(base: Mapping[Key, RunGroup], candidate: Mapping[Key, RunGrou
     )
 
 
-def refuse_new_hardware(record: Record, stored: Sequence[Record], stored_name: str) -> None:
-    """Checks that baselines exist for the hardware of a record; `stored_name` is their directory in messages.
+def refuse_new_hardware(records: Sequence[Record], stored: Sequence[Record], stored_name: str) -> None:
+    """Checks that baselines exist for the hardware of one of the records; `stored_name` is their directory in messages.
 
     Raises:
         UnlikeError: there are none.
@@ -211,8 +209,9 @@ def refuse_new_hardware(record: Record, stored: Sequence[Record], stored_name: s
             f"There are no baselines in {stored_name}. Add some with `track store FILE`, or name the directory "
             "with --baselines_dir."
         )
-    if record.identity.hardware_key in {other.identity.hardware_key for other in stored}:
+    if {record.identity.hardware_key for record in records} & {other.identity.hardware_key for other in stored}:
         return
+    record = records[0]
     # The baselines whose hardware differs least.
     names = ("this run", "the baselines")
     candidates = [(other, differences(hardware(record), hardware(other), names)) for other in stored]
@@ -245,8 +244,9 @@ def versions_in_words(record: Record) -> str:
 
 
 def software(record: Record) -> dict[str, Any]:
-    """Returns recorded versions, and environment variables that may change a rate."""
-    versions = {name: value for name, value in record.environment.items() if name.endswith("_version")}
+    """Returns recorded versions, with the kernel's, and environment variables that may change a rate."""
+    environment = record.environment.items()
+    versions = {name: value for name, value in environment if name.endswith(("_version", "operating_system"))}
     return versions | acting_variables(record.environment)
 
 

@@ -37,12 +37,8 @@ class RunGroup:
     @property
     def failures(self) -> list[Record]:
         """Returns the records of runs that crashed, hung, ran out of memory or had invalid numbers."""
-        return [record for record in self.records if rate(record) is None and is_evidence(record)]
-
-
-def is_evidence(record: Record) -> bool:
-    """Returns whether a run says something about its build: it was neither refused nor stopped by the user."""
-    return record.status not in (Status.SKIPPED, Status.INTERRUPTED)
+        no_evidence = (Status.SKIPPED, Status.INTERRUPTED)  # refused, or stopped by the user
+        return [record for record in self.records if rate(record) is None and record.status not in no_evidence]
 
 
 def rate(record: Record) -> float | None:
@@ -90,8 +86,10 @@ def group(records: Iterable[Record]) -> dict[Key, RunGroup]:
     """Returns the runs of each configuration and hardware, in the order of their first records."""
     runs = (record for record in records if record.kind is Kind.RUN)
     groups = grouped(runs, lambda record: (record.identity.config_key, record.identity.hardware_key))
-    # One record of each is enough to tell them apart, so that each becomes a row of its own.
-    rows = summarize(members[0] for members in groups.values())
+    # One record of each is enough to tell them apart, so that each becomes a row of its own. The software of one is not
+    # that of all.
+    firsts = (members[0] for members in groups.values())
+    rows = summarize(replace(first, identity=replace(first.identity, software_key="")) for first in firsts)
     return {
         key: RunGroup(title=title(row), records=sorted(members, key=lambda record: record.ended))
         for (key, members), row in zip(groups.items(), rows, strict=True)

@@ -31,7 +31,8 @@ BAR_LETTERS = 30
 _PANEL_INCHES, _HALF_INCHES = 5.6, 4.6
 # An interval that reaches farther than so many times the largest number is cut, and its bound is written.
 _FARTHEST = 4
-_FEW_TIMES = 5  # from one end of a logarithmic axis to the other: then its ticks are those of a linear one
+# From one end of a logarithmic axis to the other: with few its ticks are those of a linear one, with many the decades.
+_FEW_TIMES, _MANY_TIMES = 5, {"x": 50, "y": 1000}
 # Over matplotlib's defaults: a matplotlibrc may ask for LaTeX, or for what hides the lines.
 STYLE = {
     "figure.facecolor": "none",
@@ -167,25 +168,26 @@ def draw_line(axis: Axes, number: int, points: Iterable[tuple[float, Interval]],
 def end_axis(axis: Axes, name: str, points: Sequence[tuple[float, Interval]], least: float = 0.0) -> None:
     """Ends an axis (`x` or `y`) that begins at 0 beyond all intervals, each at its place on the other axis.
 
-    One that reaches too far is cut: an arrow with its upper bound marks that.
+    One that reaches too far is cut: an arrow with its upper bound marks that, the largest of a place.
     """
     largest = max([least, *(value.value for _, value in points)])
     far = [point for point in points if point[1].bounded.high > _FARTHEST * largest]
     end = 1.1 * max([largest, *(value.bounded.high for place, value in points if (place, value) not in far)])
     axis.set(**{f"{name}lim": (0, end)})
-    for place, value in far:
+    for place, value in dict(sorted(far, key=lambda point: point[1].high)).items():
         at, mark, up = ((end, place), ">", 5) if name == "x" else ((place, end), "^", -4)
         axis.plot(*at, marker=mark, color=INK, markersize=6, clip_on=False, zorder=4)
         text = f"to {value.rounded(value.high)}"
         axis.annotate(text, at, (-6, up), textcoords="offset points", ha="right", va="bottom" if up > 0 else "top")
 
 
-def log_scale(axis: Axes, *names: str, in_words: Callable[[float], str] = "{:g}".format) -> None:
+def log_scale(axis: Axes, *names: str, in_words: Callable[[float], str] = "{:.10g}".format) -> None:
     """Makes the axes `x`, `y` logarithmic, once all is drawn, with numbers that need no formula."""
     for name in names:
         axis.set(**{f"{name}scale": "log"})
         ruler, (low, high) = (axis.xaxis, axis.get_xlim()) if name == "x" else (axis.yaxis, axis.get_ylim())
-        ruler.set_major_locator(AutoLocator() if high < _FEW_TIMES * low else LogLocator(subs=(1.0, 2.0, 5.0)))
+        in_decades = LogLocator(subs=(1.0, 2.0, 5.0) if high < _MANY_TIMES[name] * low else (1.0,))
+        ruler.set_major_locator(AutoLocator() if high < _FEW_TIMES * low else in_decades)
         ruler.set_major_formatter(FuncFormatter(lambda value, _: in_words(value)))
         ruler.set_minor_formatter(NullFormatter())
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -17,12 +19,11 @@ from results.report.ranking import ranking_groups
 from results.report.scalability import Curve
 from results.report.scaling_law import Fit
 from results.summary import DATA, MANAGER, Row, Siblings, grouped, machine_names, manager_of, processes_of
-from results.text import in_bytes, rounded
+from results.text import counted, in_bytes, rounded
 
 # Step times of runs, and rates, that differ by less are drawn to one linear scale.
 _SAME_SCALE, _LINEAR = 5, 30
-_LONGEST_LABEL, _FEW_LINES = 120, 4
-_OVER_BARS = 36  # letters of a title over a panel that gives room to its labels
+_FEW_LINES = 4
 _SENT = ("read", "gradient", "weight", "activation")
 
 
@@ -96,17 +97,18 @@ def managers(rows: Sequence[Row]) -> Figure | None:
         most = max(by_devices)
         largest = sorted(by_devices[most], key=lambda row: row.rate)
         if len(largest) > 1:
-            panels[f"{name}, {most} devices"] = largest[-figures.MOST_BARS :]
+            panels[f"{name}, {counted(most, 'device')}"] = largest[-figures.MOST_BARS :]
     if not panels:
         return None
     figure, axes = figures.panels_of(len(panels))
-    other = {row.records[0].identity.run_id for group in ranking_groups(rows) if group.differs for row in group.rows}
     for axis, (name, group) in zip(axes, panels.items(), strict=True):
-        colours = [figures.COLOURS[1 if row.records[0].identity.run_id in other else 0] for row in group]
+        other = [row for alike in ranking_groups(group) if alike.differs for row in alike.rows]
+        colours = [figures.COLOURS[any(row is one for one in other)] for row in group]
         words = [filter(None, (manager_of(row.config), processes_of(row.config))) for row in group]
         labels = [figures.wrapped(", ".join(each), figures.BAR_LETTERS) for each in words]
         figures.draw_bars(axis, labels, [row.measured for row in group], colours)
-        axis.set(title=figures.wrapped(name, _OVER_BARS), xlabel="images/s")
+        axis.set_title(figures.wrapped(name), x=1, ha="right")  # its labels have taken room from the panel
+        axis.set(xlabel="images/s")
     return figure
 
 
@@ -251,28 +253,27 @@ def steps(rows: Sequence[Row]) -> Figure | None:
     return figure
 
 
-def _below(label: str) -> str:
-    """Returns the label of a line in lines short enough to stand below half a page's panel."""
-    return figures.wrapped(label if len(label) <= _LONGEST_LABEL else f"{label[:_LONGEST_LABEL]} ...", 44)
-
-
 def against(table: published.FigureTable) -> figures.Plot:
     """Returns the plot of the user's rates and a table's figures against devices."""
 
     def draw(rows: Sequence[Row]) -> Figure | None:
         by_model = figures.grouped(figures.valid_training(rows), lambda row: row.config.get("model"))
-        panels = {name: group for name, group in by_model.items() if published.lines_of(table, name)}
-        if not panels:
+        mine, shown = {row.gpu for row in rows}, {}
+        for model in by_model:
+            lines = published.lines_of(table, model).items()
+            if own_gpu_first := sorted(lines, key=lambda line: line[1][0].gpu not in mine):
+                shown[model] = own_gpu_first[: figures.MOST_LINES - 1]
+        if not shown:
             return None
-        shown = {name: list(published.lines_of(table, name).items())[: figures.MOST_LINES - 1] for name in panels}
-        labels = {name: [_below(line) for line, _ in lines] for name, lines in shown.items()}
+        short = functools.partial(textwrap.fill, width=44, max_lines=3, placeholder=" ...")
+        labels = {name: [short(line) for line, _ in lines] for name, lines in shown.items()}
         most = max("\n".join(each).count("\n") for each in labels.values())
-        figure, axes = figures.panels_of(len(panels), 3.2 + 0.17 * most)
-        for axis, (name, group) in zip(axes, panels.items(), strict=True):
+        figure, axes = figures.panels_of(len(shown), 3.2 + 0.17 * most)
+        for axis, name in zip(axes, shown, strict=True):
             for number, (label, (_, theirs)) in enumerate(zip(labels[name], shown[name], strict=True), start=1):
                 points = [(figure.devices, figure.measured) for figure in theirs]
                 figures.draw_line(axis, number, points, label=label, alpha=0.7, linestyle="--")
-            best = {row.devices: row.measured for row in sorted(group, key=lambda row: row.rate)}
+            best = {row.devices: row.measured for row in sorted(by_model[name], key=lambda row: row.rate)}
             figures.draw_line(axis, 0, best.items(), label="yours")
             axis.set(title=name, xlabel="devices", ylabel="images/s")
             figures.log_scale(axis, "y")

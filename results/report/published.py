@@ -41,7 +41,6 @@ PUBLISHED_NAMES = {
 _MOST_NEAREST = 3
 _16_BITS = {"fp16", "bf16"}
 _MUST_AGREE = ("model", "devices", "inference")
-_rate = operator.attrgetter("images_per_sec")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -194,15 +193,16 @@ def in_words(row: Row, figure: Figure) -> str:
 def standings(rows: Sequence[Row], tables: Sequence[FigureTable]) -> list[tuple[str, str]]:
     """Returns for each row its title, and a sentence: its rank and the figures around it.
 
-    Of the figures of one machine, the fastest counts. If none is of the row's GPU, the nearest figures are named.
+    Of the figures of one machine that differ least, the fastest counts. If none is of the row's GPU, the nearest
+    figures are named.
     """
     sentences = []
     for row in rows:
         if row.images_per_sec is None:
             continue
-        comparable = [figure for table in tables for figure in beside(row, table)]
-        fastest = {figure.where: figure for figure in sorted(comparable, key=_rate)}
-        theirs = sorted(fastest.values(), key=_rate)
+        comparable = [(-len(differences(row, f)[1]), f.images_per_sec, f) for t in tables for f in beside(row, t)]
+        fastest = {figure.where: figure for *_, figure in sorted(comparable, key=operator.itemgetter(0, 1))}
+        theirs = sorted(fastest.values(), key=operator.attrgetter("images_per_sec"))
         own_gpu = [figure.gpu for figure in theirs if figure.gpu == row.gpu]
         near = [] if own_gpu else [pair for pair in _nearest(row, tables) if not theirs or row.gpu == pair[0].gpu != ""]
         nearest = f"nearest figures, not compared: {'; '.join(_near(row, *pair) for pair in near)}." if near else ""

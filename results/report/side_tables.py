@@ -120,9 +120,9 @@ def _scaling(rows: Sequence[Row], tables: Sequence[published.FigureTable]) -> li
         for number in (*curve.rows, *curve.predicted):
             measured = curve.rate(number) if number in curve.rows else None
             by_law = curve.fit.rate(number) if curve.fit else None
-            known = [cell for rate in (measured, by_law) for cell in _rate_cells(rate)]
+            known = [curve.title, str(number), *_rate_cells(measured), *_rate_cells(by_law)]
             for figure in (f for t in tables for f in published.with_devices(row, number * row.devices // first, t)):
-                cells.append([curve.title, str(number), *known, *_rate_cells(figure.measured), figure.where])
+                cells.append([*known, *_rate_cells(figure.measured), f"{figure.where}, {figure.setting}"])
     laws = [scalability.summary(curve, curve.fit) for curve in curves if curve.fit]
     rates = ("measured", "interval", "by the law", "interval", "figure", "interval")
     beside = Table((*("runs", "devices or workers"), *rates, "of"), cells, ("measured", "by the law", "figure"))

@@ -29,7 +29,7 @@ def verdict(rows: Sequence[Row]) -> str:
     said = [sentence for group in groups if not group.differs if (sentence := _of_group(group, len(models) > 1))]
     if not said:
         return _apart(groups) or "Nothing to rank: no two settings do the same work on equal hardware and software."
-    more = f" {len(said) - _MOST_SENTENCES} more models are below." if len(said) > _MOST_SENTENCES else ""
+    more = f" And {len(said) - _MOST_SENTENCES} more below." if len(said) > _MOST_SENTENCES else ""
     once = f" ({once})" if (once := note_on_repeats(rated)) else ""
     return " ".join(said[:_MOST_SENTENCES]) + once + more
 

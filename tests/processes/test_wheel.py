@@ -25,6 +25,16 @@ SOURCES = ("run_bench.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE"
 # What runs leave in a checkout: caches, and baselines that are kept beside the package of results.
 LEFT_BY_RUNS = ("__pycache__", "baselines", ".*")
 
+MODEL_WITH_A_THREAD = """
+import threading, time
+import keras
+
+def net():
+    threading.Thread(target=time.sleep, args=(1000,)).start()
+    images = keras.Input((8, 8, 3))
+    return keras.Model(images, keras.layers.Dense(10)(keras.layers.Flatten()(images)))
+"""
+
 
 def _pip(*arguments: str | Path) -> None:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
@@ -114,3 +124,12 @@ def test_the_installed_command_trains_and_reports(run_installed: RunInstalled, t
     reported = run_installed("report", "out", "--output=report", "--against=guide2017")
     assert reported.status == 0, reported.stderr
     assert "trivial" in (tmp_path / "report" / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_what_a_model_leaves_running_does_not_hold_the_installed_command(
+    run_installed: RunInstalled, tmp_path: Path
+) -> None:
+    (tmp_path / "net.py").write_text(MODEL_WITH_A_THREAD)
+    done = run_installed("--device=cpu", "--model=net.py:net", "--batch_size=2", "--num_batches=2")
+    assert done.status == 0, done.stderr

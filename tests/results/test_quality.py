@@ -55,11 +55,20 @@ def test_an_evaluation_of_one_step_is_named() -> None:
     assert _warnings([0.1, 0.1], eval_only=True) == ""
 
 
+def test_validation_images_of_the_background_class_are_named() -> None:
+    last = {"images": 8, "top_1_accuracy": 0.5, "background_images": 3}
+    measurement = Measurement(images_per_step=8, step_seconds=[0.1] * 10, evaluations=[last])
+    (sentence,) = _of(measurement)
+    assert sentence.startswith("3 of 8 validation images have label 0, the background class")
+
+
 def test_a_loss_that_rises_is_named_unless_nothing_is_trained() -> None:
     measurement = Measurement(images_per_step=8, step_seconds=[0.1] * 8, losses=[2e9], warmup_losses=[7.0])
     (sentence,) = _of(measurement)
     assert "rose from 7 to 2e+09" in sentence
     assert _of(measurement, forward_only=True) == []
+    by_chance = Measurement(images_per_step=8, step_seconds=[0.1] * 8, losses=[0.3, 0.2, 0.3, 0.2, 0.9])
+    assert _of(by_chance) == []
 
 
 def test_shared_cores_are_named() -> None:
@@ -139,8 +148,10 @@ def test_the_devices_of_a_host_share_its_cores(cluster: dict[str, Any] | None, o
     assert said.startswith(f"{on_a_host} logical CPU devices share 2 cores")
 
 
-def test_records_that_were_left_out_are_mentioned() -> None:
-    assert "3 bad records were skipped: 'run_bench.py data check DIR' lists them." in _real([], skipped_records=3)
+def test_records_that_were_left_out_are_mentioned_with_the_check_that_finds_them() -> None:
+    """Without these flags it finds neither photos that do not decode, nor labels beyond the classes of the run."""
+    said = _real([], skipped_records=3)
+    assert "3 bad records were skipped: 'run_bench.py data check DIR --decode' with this run's --data_split and" in said
     assert _real([], skipped_records=0) == ""
 
 

@@ -179,7 +179,7 @@ def test_a_new_file_has_the_mode_that_the_user_wants(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o600
 
 
-def test_a_file_that_is_stdout_is_not_replaced(tmp_path: Path) -> None:
+def test_a_file_that_is_stdout_is_not_replaced(tmp_path: Path, limited: Callable[[int], None]) -> None:
     with (tmp_path / "log").open("w") as log:
         before = os.dup(1)
         os.dup2(log.fileno(), 1)
@@ -187,10 +187,13 @@ def test_a_file_that_is_stdout_is_not_replaced(tmp_path: Path) -> None:
             os.write(1, b"before\n")
             store_module.replace(Path("/dev/stdout"), "text\n")
             os.write(1, b"after\n")
+            limited(20)
+            with pytest.raises(OSError, match="File too large"):
+                store_module.replace(Path("/dev/stdout"), "too long\n")
         finally:
             os.dup2(before, 1)
             os.close(before)
-    assert (tmp_path / "log").read_text() == "before\ntext\nafter\n"
+    assert (tmp_path / "log").read_text() == "before\ntext\nafter\nto"
 
 
 @pytest.mark.fault("R14", "an output is a FIFO or a device", survives="it stays one, and the text is written to it")

@@ -87,6 +87,10 @@ def grey():
     return net((20, 20, 1), 4)
 
 
+def of_any_number(num_classes):
+    return net((28, 28, 1), num_classes)
+
+
 def wide():
     return net((32, 48, 3), 10)
 
@@ -274,6 +278,10 @@ class Drops(keras.layers.Layer):
 
 def draws():
     return chain(Flatten(), Dense(10), last=Drops())
+
+
+def normalizes_weights():
+    return chain(keras.layers.SpectralNormalization(Conv2D(4, 3)))
 
 
 def preprocesses():
@@ -560,6 +568,7 @@ def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path, monkeypat
         ("inner_softmax", "outputs are probabilities: return logits, without the softmax"),
         ("binary", r"to outputs of shape \(None, 1\): .* for two classes Dense\(2\)"),
         ("draws", "calls keras.random without a seed, which would draw the same numbers in every step"),
+        ("normalizes_weights", r"assigns a value to the weight .*conv2d/kernel in its call\(\), as SpectralNorm"),
         ("preprocesses", "its operation 'add.*' scales the images, which are scaled already"),
         ("divides", "its operation 'true_divide.*' scales the images, which are scaled already"),
         ("divides_before_a_convolution", "its operation 'true_divide.*' scales the images, which are scaled already"),
@@ -591,6 +600,8 @@ def test_photos_fit_any_number_of_classes_and_other_images_are_synthetic(own: Pa
     assert seven.workload.num_classes == 7 and specs.find_model(f"{own}:build").facts(7)["parameters"]
     grey = _resolve(f"--model={own}:grey")
     assert (grey.data.data_name, grey.workload.num_classes) == ("synthetic", 4)
+    with pytest.raises(UsageError, match="1001 outputs fit no data set: .*, or choose the number of outputs with"):
+        _resolve(f"--model={own}:of_any_number", "--data_dir=x")
     for given in ("--data_dir=x", "--data_name=mnist"):
         with pytest.raises(UsageError, match=rf"{given}: the images of .*, 20x20 pixels with 1 .* fit no data set"):
             _resolve(f"--model={own}:grey", given)

@@ -63,8 +63,9 @@ def test_targets_that_are_missed_are_told_by_the_status(
     assert done.status == ExitStatus.RUN_FAILED and "MISSED" in done.stdout
 
 
-def test_a_table_from_one_to_a_thousand_devices(run_bench: RunBench) -> None:
-    done = run_bench("predict", "--model=trivial", "--hardware=H100", "--explain").succeeded()
+def test_a_table_from_one_to_a_thousand_devices(run_bench: RunBench, tmp_path: Path) -> None:
+    slow = ("--assumed_mfu=0.000002", f"--plot={tmp_path / 'rates'}")
+    done = run_bench("predict", "--model=trivial", "--hardware=H100", "--explain", *slow).succeeded()
     lines = done.stdout.splitlines()
     assert "trivial, batch" in lines[0] and "NVIDIA DGX H100" in lines[0]
     numbers = [line.split()[:2] for line in lines[-60:] if line.split()[:1] and line.split()[0].isdecimal()]
@@ -72,6 +73,9 @@ def test_a_table_from_one_to_a_thousand_devices(run_bench: RunBench) -> None:
         [str(8 * hosts), str(hosts)] for hosts in (2, 4, 8, 16, 32, 64, 125)
     ]
     assert "A step of one of 1000 devices" in done.stdout and "device " in done.stdout
+    assert " ms" in done.stdout and "e+0" not in done.stdout
+    picture = (tmp_path / "rates.svg").read_text()
+    assert ">1000</text>" in picture and "e+0" not in picture, "numbers of devices, and not powers of two"
 
 
 def test_a_manager_of_one_host_ends_there_and_hosts_do_not_change_the_rate_of_one_device(predict: Predict) -> None:

@@ -209,7 +209,8 @@ class Skipping:
             if self.failure is None and self._since_last_batch > _HOPELESS:
                 self.failure = DataError(
                     f"--on_bad_record=skip: of {self._since_last_batch} records in a row none could be used. "
-                    "'run_bench.py data check DIR' lists the reasons."
+                    "'run_bench.py data check DIR --decode' with the same --data_split and --num_classes lists the "
+                    "reasons."
                 )
             return self.failure is None
 

@@ -135,7 +135,7 @@
     const first = (...wanted) => Math.max(0, column(wanted.find(varies)));
     axes.x.value = first("devices", "batch per device", "variable manager", "model");
     axes.y.value = rate;
-    const differs = ["variable manager", "model", "precision", "data", "device"].filter(varies);
+    const differs = ["machine", "variable manager", "model", "precision", "data", "device"].filter(varies);
     colour.value = first(...differs.filter(name => values(column(name)).size <= palette.length));
     const rates = rows.map(row => row.rate).filter(Boolean).sort((a, b) => a - b);
     logs.y.checked = rates.at(-1) > 100 * rates[0];

@@ -69,6 +69,29 @@ def test_a_model_comes_back(tmp_path: Path) -> None:
     assert all(np.array_equal(found[name], value) for name, value in values.items())
 
 
+def test_a_served_model_does_not_train_where_it_augments(tmp_path: Path) -> None:
+    images = keras.Input((8, 8, 3))
+    x = keras.layers.BatchNormalization()(keras.Sequential([keras.layers.RandomFlip()])(images))
+    model = keras.Model(images, keras.layers.Dense(4)(keras.layers.Flatten()(x)))
+    keras_exchange.in_inference(model).export(tmp_path / "served", verbose=False)
+    batch = np.random.default_rng(1).normal(size=(3, 8, 8, 3)).astype(np.float32)
+    served = tf.saved_model.load(tmp_path / "served")
+    np.testing.assert_allclose(served.serve(batch), model(batch, training=False), rtol=1e-5, atol=1e-6)
+
+
+def test_the_normalization_of_images_is_left_out_at_any_depth(tmp_path: Path) -> None:
+    layers = [
+        keras.Sequential([keras.layers.Normalization()]),
+        keras.layers.Flatten(),
+        keras.layers.Dense(100),
+        keras.layers.Dense(10),
+    ]
+    theirs = keras.Sequential([keras.Input((28, 28, 1)), *layers])
+    theirs.save(tmp_path / "theirs.keras")
+    values = keras_exchange.read_keras_weights(tmp_path / "theirs.keras", build("mlp", num_classes=10))
+    np.testing.assert_array_equal(values["logits/kernel"], theirs.weights[-2].numpy())
+
+
 def test_other_names_are_taken_in_order(tmp_path: Path) -> None:
     layers = [keras.layers.Flatten(), keras.layers.Dense(100, name="a"), keras.layers.Dense(10, name="b")]
     theirs = keras.Sequential([keras.Input((28, 28, 1)), *layers])

@@ -29,7 +29,7 @@ LINES = tomllib.loads((Path(__file__).parent / "public_command_lines.toml").read
 OF_OLDER_VERSIONS = {
     "use_nccl", "flush_stdout", "gpu_mem_fraction", "learning_rate", "cache_data", "checkpoint_directory",
     "checkpoint_every_n_epochs", "checkpoint_interval", "save_summaries_secs", "enable_layout_optimizer",
-    "ml_perf_compliance_logging",
+    "ml_perf_compliance_logging", "result_storage", "use_multi_device_iterator",
 }  # fmt: skip
 
 

@@ -209,6 +209,15 @@ def test_flags_and_files_are_where_rates_come_from(monkeypatch: pytest.MonkeyPat
         assert len(_known(results="mixed.jsonl", gpu=gpu).records) == count
 
 
+def test_records_of_a_gpu_count_before_those_of_one_with_another_memory(tmp_path: Any) -> None:
+    h200 = replace(fake_run(rate=500.0), environment={"gpus": ["NVIDIA H200 140 GiB"]})
+    h100 = replace(fake_run(rate=300.0), environment={"gpus": ["NVIDIA H100 80GB HBM3 79 GiB"]})
+    for records, words in (([h100, h200], h100.identity.run_id), ([h200], f"{h200.identity.run_id}, H200")):
+        (tmp_path / "all.jsonl").write_text("".join(f"{record.to_json()}\n" for record in records))
+        rate = _balance(_known(results=str(tmp_path / "all.jsonl"), gpu="H100")).images_per_sec
+        assert rate and rate.source == f"run {words}, batch 32"
+
+
 @pytest.mark.parametrize(("gpus", "peak_tflops", "count"), [("0", 312, 0), ("1", 65, 1), ("0,1", None, 0)])
 def test_rates_are_of_the_gpus_that_are_chosen_of_a_mixed_machine(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any, gpus: str, peak_tflops: float | None, count: int

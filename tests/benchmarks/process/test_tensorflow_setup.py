@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import runpy
 import sys
 import types
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -32,12 +35,21 @@ def test_steps_are_always_awaited(
     assert is_recorded("TF_SYNC_ON_FINISH")
 
 
-def test_a_keras_json_that_keras_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    import keras
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [(lambda file: file.write_text('{"floatx": "float99"}'), "float99"), (Path.mkdir, "Is a directory: .*")],
+)
+def test_a_keras_json_that_keras_refuses_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make: Callable[[Path], object], reason: str
+) -> None:
+    from keras.src.backend import config
 
-    monkeypatch.setenv("KERAS_HOME", "/home/me")
-    monkeypatch.setattr(tensorflow_setup, "_import_quietly", lambda: keras.config.set_floatx("float99"))
-    with pytest.raises(UsageError, match=r"Keras cannot be .*float99.*\. Correct or remove /home/me/keras\.json"):
+    make(tmp_path / "keras.json")
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    monkeypatch.setattr(tensorflow_setup, "_import_quietly", lambda: runpy.run_path(str(config.__file__)))
+    with pytest.raises(
+        UsageError, match=rf"Keras cannot be .*{reason}.*\. Correct or remove {tmp_path}/keras\.json, or"
+    ):
         tensorflow_setup.import_tensorflow()
 
 

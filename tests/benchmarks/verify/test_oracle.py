@@ -5,6 +5,7 @@ See `benchmarks.verify.oracle`, which `run_bench.py verify` uses on the user's d
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -16,7 +17,7 @@ from benchmarks.verify.cases import TRANSFERS, Case
 from tests.support.arithmetic import scalar_error
 from tests.support.rotation import rotating
 from variable_mgr import expected
-from variable_mgr.catalog import IN_ONE_PROCESS
+from variable_mgr.catalog import IN_ONE_PROCESS, MANAGERS
 from variable_mgr.expected import EXACT, SGD, Rule
 from variable_mgr.modifiers import Modifiers, why_not
 from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
@@ -144,6 +145,17 @@ def test_a_chosen_rule_replaces_the_usual_ones_and_divided_layers_refuse_norms()
     assert len(found) < len(list(cases.cases()))
     divided = [case for case in found if case.modifiers.fc_model_parallel]
     assert divided and all("LARS" in str(case.why_not(place("cpu", 2))) for case in divided)
+
+
+def test_wrappers_around_the_only_reduction_of_a_manager_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of docs/howto/add-a-manager.md: no flag names its reduction."""
+    modifiers = tuple(name for name in MANAGERS["replicated"].modifiers if name != "all_reduce_spec")
+    monkeypatch.setitem(MANAGERS, "replicated", dataclasses.replace(MANAGERS["replicated"], modifiers=modifiers))
+    found = [case for case in cases.cases() if case.manager == "replicated"]
+    rows = [(case.title, case.reference) for case in found]
+    assert len(set(rows)) == len(rows)
+    assert {title for title, _ in rows} >= {f"replicated {transfer}" for transfer in TRANSFERS if transfer}
+    assert not [reason for case in found if (reason := why_not(case.manager, case.modifiers, place("cpu", 2)))]
 
 
 def test_layers_are_not_divided_over_more_devices_than_they_have_columns() -> None:

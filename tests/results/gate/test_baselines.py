@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -162,7 +163,10 @@ class TestCheck:
     def test_the_software_of_baselines_is_that_of_the_last_session(self) -> None:
         stored = nights(10)
         stored[-3:] = [replace(one, environment={**one.environment, "tensorflow_version": "3"}) for one in stored[-3:]]
-        assert judged(night(20), stored).base.software.startswith("last TensorFlow 3,")
+        found = judged(night(20), stored)
+        assert found.base.software.startswith("last TensorFlow 3,")
+        different = "tensorflow_version is 3 in the last stored session and 2.21.0 in today's runs."
+        assert found.notes == [f"The software differs: {different}"]
 
     def test_a_configuration_without_enough_sessions_is_inconclusive(self) -> None:
         found = judged([*night(20), *night(20, model="vgg16")], nights(4))
@@ -174,6 +178,17 @@ class TestCheck:
         stored = nights(10)
         crash = run(3, status=Status.CRASH, reason="Ended by signal 11.", minute=9)
         assert only(judged([*stored, crash], stored)).verdict is Verdict.UNCHANGED
+
+    def test_what_failed_every_night_does_not_make_all_nights_todays(self) -> None:
+        stored = nights(10)
+        crashes = [
+            replace(crash, identity=replace(crash.identity, session_id=f"night {day}"))
+            for day in (*range(1, 11), 20)
+            for crash in [run(day, model="vgg16", status=Status.CRASH, minute=9)]
+        ]
+        first, second = judged([*stored, *crashes, *night(20, 85.0)], stored).findings
+        assert (first.verdict, second.verdict) == (Verdict.REGRESSED, Verdict.MISSING)
+        assert (first.base_rounds, first.candidate_rounds) == (30, 3)
 
     def test_a_failed_run_where_baselines_are_is_a_failure(self) -> None:
         today = [*night(20), run(20, status=Status.CRASH, reason="Ended by signal 11.", minute=9)]
@@ -216,6 +231,11 @@ class TestCheck:
         found = judged(night(20), [*nights(10), *nights(10, hardware="another")])
         assert only(found).verdict is Verdict.UNCHANGED and not found.notes
 
+    def test_a_new_machine_beside_a_known_one_is_not_decided(self) -> None:
+        known, new = judged([*night(20, 85.0), *night(20, hardware="another")], nights(10)).findings
+        assert (known.verdict, new.verdict) == (Verdict.REGRESSED, Verdict.INCONCLUSIVE)
+        assert "0 stored sessions" in new.reason
+
     def test_only_the_last_twenty_sessions_judge(self) -> None:
         old = [record for day in range(1, 10) for record in night(day, 50.0)]
         new = [record for day in range(10, 30) for record in night(day, 100 + day % 3)]
@@ -231,6 +251,12 @@ class TestCheck:
         everything = [*stored, *slow]
         assert only(judged(everything, everything)).verdict is Verdict.REGRESSED, "the latest session, by the others"
 
+    def test_what_was_pruned_is_not_todays(self) -> None:
+        everything = [*nights(12, 80.0), *(run for day in range(13, 21) for run in night(day, 100 + day % 3 / 4))]
+        today, kept = [*everything, *night(21, 101.0)], everything[36:]
+        finding = only(judged([*today, *nights(9, model="vgg16")], kept))
+        assert (finding.verdict, finding.candidate_rounds) == (Verdict.UNCHANGED, 3)
+
     def test_an_id_that_every_session_has_is_named(self) -> None:
         stored = [run(day, session="nightly") for day in range(1, 9)]
         found = judged([run(9, 80.0, session="nightly")], stored)
@@ -238,13 +264,21 @@ class TestCheck:
         (note,) = found.notes
         assert "8 stored runs with a session_id of today's runs (nightly)" in note
 
-    def test_a_level_that_changed_is_a_note_if_it_hides_the_answer(self) -> None:
-        levels = [100] * 5 + [110] * 7 + [92] * 8
-        stored = [record for day, rate in enumerate(levels, start=1) for record in night(day, rate + day % 3)]
-        found = judged(night(25, 92.0), stored)
-        assert only(found).verdict is Verdict.INCONCLUSIVE
-        (note,) = found.notes
-        assert "changed with the session of 2026-01-13" in note and "--keep=8`" in note
+    @pytest.mark.parametrize(
+        ("levels", "today", "verdict", "note"),
+        [
+            ([100] * 5 + [110] * 7 + [92] * 8, 92, Verdict.INCONCLUSIVE, "2026-01-13.*0.3 % slower.*--keep=8`"),
+            ([100] * 12 + [120] * 8, 101, Verdict.UNCHANGED, "2026-01-13.*16.0 % slower.*--keep=8`"),
+            ([120] * 8 + [100] * 12, 101, Verdict.UNCHANGED, None),
+        ],
+    )
+    def test_a_level_that_changed_is_a_note_if_it_hides_a_drop(
+        self, levels: list[int], today: float, verdict: Verdict, note: str | None
+    ) -> None:
+        stored = [record for day, rate in enumerate(levels, start=1) for record in night(day, rate + day % 3 / 4)]
+        found = judged(night(25, today), stored)
+        assert only(found).verdict is verdict and len(found.notes) == bool(note)
+        assert all(re.search(str(note), each) for each in found.notes)
 
     def test_no_baselines_at_all_are_refused_with_the_way_to_have_some(self) -> None:
         with pytest.raises(UnlikeError, match="track store FILE"):
@@ -263,7 +297,7 @@ def test_the_nearest_hardware_is_that_with_the_fewest_differences() -> None:
         "cpu_cores_usable is 8 in this run and 4 in the baselines. Only"
     )
     with pytest.raises(UnlikeError, match=nearest):
-        refuse_new_hardware(run(1), [far, near], "kept")
+        refuse_new_hardware([run(1)], [far, near], "kept")
     same = run(1, hardware="as recorded by another version")
     with pytest.raises(UnlikeError, match="all recorded fields are equal"):
-        refuse_new_hardware(run(1), [same], "kept")
+        refuse_new_hardware([run(1)], [same], "kept")

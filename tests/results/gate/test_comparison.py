@@ -290,7 +290,8 @@ def test_the_nearest_are_of_equal_hardware() -> None:
 def test_software_may_differ_and_is_named() -> None:
     def under(version: str, commit: str = "abc") -> list[Record]:
         keys = {"software_key": version, "suite_commit": commit}
-        return within(keys, tensorflow_version=version, keras_version="3.12")
+        kernel = f"Linux-6.{version}"
+        return within(keys, tensorflow_version=version, keras_version="3.12", operating_system=kernel)
 
     findings = judged(under("2.20.0"), under("2.21.0"))
     assert findings.findings[0].verdict is Verdict.UNCHANGED
@@ -299,6 +300,7 @@ def test_software_may_differ_and_is_named() -> None:
     assert "(commit abc)" in findings.base.software
     (note,) = (note for note in findings.notes if "software differs" in note)
     assert "tensorflow_version is 2.20.0 in main and 2.21.0 in branch" in note and "keras" not in note
+    assert "operating_system is Linux-6.2.20.0 in main" in note
     assert not any("mixes" in note for note in findings.notes)
     mixed = judged(under("2.20.0") + under("2.21.0"), under("2.21.0", commit="x") + under("2.21.0", commit="y"))
     assert any("main mixes 2 sets of software versions;" in note for note in mixed.notes)

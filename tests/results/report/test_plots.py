@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
@@ -9,6 +10,7 @@ from xml.etree import ElementTree
 import matplotlib.style
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from msgspec.structs import replace
 from PIL import Image
@@ -18,9 +20,11 @@ from results.report import figures, published
 from results.report.plots import against, reductions
 from results.report.write import PLOTS
 from results.summary import summarize
+from results.text import rounded
 from tests.support.records import fake_reduction, fake_run, golden_records
 
 NAMED = {plot.name: plot for plot in PLOTS}
+MANAGERS = ("parameter_server", "distributed_replicated")
 RATES = {"trivial": 120_000.0, "resnet152": 3.0}
 
 
@@ -115,6 +119,13 @@ def test_an_interval_that_reaches_too_far_is_cut_with_an_arrow_and_its_bound() -
     others = [run(2, 50.0, variable_update=name, batch_per_device=8) for name in rates]
     (axis,) = panels(NAMED["batches"], [*runs, *others])
     assert max(shown) < axis.get_ylim()[1] < rows["parameter_server"].measured.high and len(axis.texts) == 1
+    farther = [run(2, rate, variable_update="distributed_replicated") for rate in (50.0, 280.0)]
+    (axis,) = panels(
+        NAMED["batches"],
+        [*runs, *others, *farther, run(2, 50.0, variable_update="distributed_replicated", batch_per_device=8)],
+    )
+    bound = max(row.measured.high for row in summarize(farther))
+    assert [text.get_text() for text in axis.texts] == [f"to {rounded(bound, bound)}"], "one text at a place"
 
     wide = [run(n, rate * n) for n in (1, 2, 4) for rate in (50.0, 200.0)]
     _, efficiencies = panels(NAMED["scaling"], wide)
@@ -138,6 +149,8 @@ def test_a_logarithmic_axis_has_numbers_also_within_a_decade() -> None:
         tick.get_text() for tick, at in zip(axis.get_yticklabels(), axis.get_yticks(), strict=True) if low <= at <= high
     ]
     assert len([label for label in labels if label]) >= 2
+    places = [tick.label1.get_window_extent() for tick in axis.xaxis.get_major_ticks() if tick.label1.get_text()]
+    assert all(one.x1 < other.x0 for one, other in itertools.pairwise(places)), "its numbers do not overlap"
     assert "1.00 MB" in [tick.get_text() for tick in axis.get_xticklabels()]
 
 
@@ -152,6 +165,9 @@ def test_managers_are_ranked_at_the_most_devices(scaled: list[Record]) -> None:
     (axis,) = panels(NAMED["managers"], [_cluster(2, 100.0 * servers, servers=servers) for servers in (1, 2)])
     (lengths,) = bars(axis).values()
     assert [name.replace("\n", " ") for name in lengths] == [f"replicated psgpu, {n} ps, 2 workers" for n in (1, 2)]
+    axes = panels(NAMED["managers"], [*scaled, *(run(4, 900.0, variable_update=m, precision="bf16") for m in MANAGERS)])
+    colours = [[figures.COLOURS.index(to_hex(bar.get_facecolor()).upper()) for bar in axis.patches] for axis in axes]
+    assert colours == [[0, 1], [0, 0]], "in orange what is not ranked with the others of its panel"
 
 
 def test_a_batch_has_a_point_and_a_single_one_no_line() -> None:
@@ -268,6 +284,9 @@ def test_published_figures_are_those_of_the_table() -> None:
     assert found == {name: points(*((f.devices, f.images_per_sec) for f in of_table[name])) for name in found}
     assert len(found) == min(len(of_table), figures.MOST_LINES - 1)
     assert points((1, 219))[0] in [line[0] for line in found.values()], "the first row of ResNet-50"
+    h100 = [replace(run(n, 2000.0), environment={"gpus": ["NVIDIA H100 80GB HBM3 79 GiB"] * n}) for n in (1, 8)]
+    (axis,) = panels(against(published.table("modern")), h100)
+    assert next(iter(curves(axis))).startswith("H100 SXM 80GB"), "those of the own GPU come first"
 
 
 def test_the_names_of_published_figures_fit_below_their_panels() -> None:
@@ -346,10 +365,11 @@ def test_a_panel_has_eight_lines_at_most() -> None:
 def test_titles_over_long_labels_are_inside_the_picture() -> None:
     records = [
         fake_run(model=model, variable_update=manager, num_ps=1, num_workers=2, cluster="hosts", batch_per_device=4)
-        for model in ("alexnet", "resnet50")
-        for manager in ("parameter_server", "distributed_replicated")
+        for model in ("alexnet", "A MODEL WHOSE NAME IS IN CAPITALS AND LONG")
+        for manager in MANAGERS
     ]
     axes = panels(NAMED["managers"], records)
     (picture,) = {axis.get_figure() for axis in axes}
     picture.draw_without_rendering()
-    assert len(axes) == 2 and all(axis.title.get_window_extent().x1 < picture.bbox.x1 for axis in axes)
+    places = [axis.title.get_window_extent() for axis in axes]
+    assert len(axes) == 2 and all(place.x1 < picture.bbox.x1 and place.width < picture.bbox.x1 / 2 for place in places)

@@ -42,6 +42,7 @@ MANAGERS = {
     "distributed_replicated": ("distributed_replicated",),
 }
 GPUS_OF_A_HOST = 8
+SIMILAR = (("fp16", False, 800.0), ("bf16", False, 400.0), ("bf16", True, 600.0), ("bf16", False, 300.0))
 STATED = {"model": "ResNet-50", "forward_only": False, "precision": "fp32", "data": "synthetic"}
 
 
@@ -211,6 +212,10 @@ def test_the_rank_counts_the_figures_that_are_faster_beyond_chance() -> None:
     managers = [dataclasses.replace(f, machine="A", variable_update=f.machine) for f in figures]
     ((_, sentence),) = published.standings([row], [_table(*managers)])
     assert sentence.startswith("rank 2 of 2 (1 comparable machine and yours): 0.356 x"), "its fastest manager counts"
+    (half,) = summarize([fake_run(precision="bf16", xla="off")] * 2)
+    alike = [_figure(precision=name, xla=xla, images_per_sec=rate) for name, xla, rate in SIMILAR]
+    ((_, sentence),) = published.standings([half], [_table(*alike)])
+    assert " 0.80 x the figure " in sentence and "precision" not in sentence, "the figure of its own precision"
     twice = [dataclasses.replace(figures[3], machine="A"), *figures[:2]]
     ((_, sentence),) = published.standings([row], [_table(*twice)])
     assert "1.07 x the figure of B" in sentence and "; 0.356 x the figure of A" in sentence

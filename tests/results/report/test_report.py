@@ -323,6 +323,14 @@ def test_nothing_is_wider_than_the_window(page: Any) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
+def test_the_head_of_the_table_is_on_every_page_of_paper(open_report: Any, written: Path) -> None:
+    """Chromium repeats the text of a head there, but no boxes of buttons."""
+    page = open_report(written)
+    page.emulate_media(media="print")
+    kinds = page.locator("#table th button").evaluate_all("all => all.map(button => getComputedStyle(button).display)")
+    assert set(kinds) == {"contents"}
+
+
 def test_a_link_opens_what_is_folded(page: Any) -> None:
     assert not page.locator("#glossary dl").is_visible()
     page.click("nav a[href='#glossary']")
@@ -527,6 +535,14 @@ def test_a_logarithmic_axis_shows_intervals_that_begin_at_nothing(open_report: A
     page.wait_for_timeout(300)
     *_, low, high = shown(page)
     assert 0 < low < high < float("inf")
+
+
+def test_machines_have_colours_of_their_own(open_report: Any, tmp_path: Path, no_plots: None) -> None:
+    grid = itertools.product(("a", "b"), (1, 8), ("replicated", "parameter_server"))
+    records = [fake_run(hardware=name, num_devices=n, variable_update=manager) for name, n, manager in grid]
+    write.write(Report(records), ["x"], tmp_path)
+    chosen = open_report(tmp_path).locator("#colour option:checked")
+    assert chosen.text_content() == "machine"
 
 
 def test_chosen_rows_stand_side_by_side(page: Any, chart: Any) -> None:

@@ -102,6 +102,8 @@ def test_more_devices_are_compared_with_one_and_models_apart() -> None:
         "resnet50: 4 devices are 3.60 (3.48 to 3.73) x as fast as one. "
         "vgg16: replicated psgpu is 100.0 % faster than parameter_server on gpu (93.1 to 107.2 %)."
     )
+    there = [_runs(rate, num_devices=n, hardware=name) for name in "bc" for n, rate in ((1, 100.0), (4, 360.0))]
+    assert _verdict(*scaled, *other, *there).endswith("x as fast as one. And 1 more below."), "machines are no models"
 
 
 def test_rivals_are_those_with_the_most_devices() -> None:
