@@ -13,6 +13,7 @@ from benchmarks.cluster.cluster_spec import Cluster
 from benchmarks.machine import linux
 from benchmarks.machine.provenance import recorded_variables, suite_commit
 from results.quality import UNLIKE_WORKERS, unlike_variables
+from results.record import differing, flat
 from results.text import counted
 
 
@@ -42,16 +43,13 @@ def disagreement(messages: Mapping[str, Mapping[str, Any]], leader: str) -> str 
                     "Start all tasks with the same software."
                 )
         for name, value in message["options"].items():
-            if value != wanted["options"].get(name, value):
+            if value != (other := wanted["options"].get(name, value)):
+                first, *_ = differing(flat({name: value}), flat({name: other})).items()
                 return (
-                    f"{task} and {leader} differ in {name}: {value} and {wanted['options'][name]}. "
+                    f"{task} and {leader} differ in {first[0]}: {first[1][0]} and {first[1][1]}. "
                     "Start all tasks with the same flags, except --job_name and --task_index; where hosts have unlike "
-                    "GPUs, or none, also pass what follows from GPUs, such as --precision and --batch_size."
+                    "GPUs, or none, also pass what follows from GPUs: --num_gpus, --precision and --batch_size."
                 )
-    return _shared_gpu(messages)
-
-
-def _shared_gpu(messages: Mapping[str, Mapping[str, Any]]) -> str | None:
     users: dict[str, str] = {}
     for task, message in messages.items():
         for gpu in message.get("gpus", ()):

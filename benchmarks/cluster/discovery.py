@@ -110,8 +110,8 @@ def find_cluster(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run
     """
     if given["num_ps"] is not None and not given["cluster"]:
         raise UsageError(
-            f"--num_ps={given['num_ps']} is for --cluster=slurm or mpi; elsewhere --ps_hosts names the parameter "
-            "servers."
+            f"--num_ps={given['num_ps']} is for --cluster=slurm or mpi; elsewhere --local_cluster or --ps_hosts names "
+            "the parameter servers."
         )
     if given["hosts"]:
         launch_plan.host_names(given["hosts"])  # also where they are not used, since they may become words of ssh

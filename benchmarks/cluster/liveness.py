@@ -93,7 +93,7 @@ class Limits:
         interval_seconds: from the start of one probe to the next, unless it took longer.
         timeout_seconds: how long a probe waits for an answer.
         refused: a task has ended after so many refused probes in a row.
-        unanswered: it does not answer after so many unanswered ones in a row, refused or not.
+        unanswered: it is lost after so many unanswered ones in a row, and has ended if the last one was refused.
     """
 
     interval_seconds: float
@@ -130,9 +130,9 @@ class _Pulse:
             return None if before in (None, self.reply) else How.RESTARTED
         self._unanswered += 1
         self._refused = self._refused + 1 if answer.sign is Sign.REFUSED else 0
-        if self._refused >= self._limits.refused:
-            return How.ENDED
-        return How.MUTE if self._unanswered >= self._limits.unanswered else None
+        if self._refused < self._limits.refused and self._unanswered < self._limits.unanswered:
+            return None
+        return How.ENDED if self._refused else How.MUTE  # the first answer after an end is often a broken connection
 
 
 def wait_for_all(

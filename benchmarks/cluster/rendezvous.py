@@ -114,7 +114,7 @@ def difference(own: ListsMessage, other: ListsMessage, asked: Task | None = None
         address = own["tasks"][asked.job][asked.index]
         return (
             f"In the lists of all tasks {address} is {asked}, and the process there was started as {other['task']}: "
-            f"give it --job_name={asked.job} --task_index={asked.index}."
+            f"give it --job_name={asked.job} --task_index={asked.index}, or list its host under one name only."
         )
     return None
 

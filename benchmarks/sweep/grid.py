@@ -221,8 +221,8 @@ def require_own_tasks(cell: Cell) -> None:
     """Raises a `UsageError` if a cell would be one task of a cluster that others start."""
     if cell.config and cell.config.processes.cluster and not launch_plan.is_asked_for(_values(cell.arguments)):
         raise UsageError(
-            "A run that is started here cannot be one task of a cluster that others start, by flags or by "
-            "TF_CONFIG: start all tasks with local_cluster or hosts, or unset TF_CONFIG."
+            "A run that is started here cannot be one task of a cluster that others start, by --cluster, other flags "
+            "or TF_CONFIG: start all tasks with local_cluster or hosts, or unset TF_CONFIG."
         )
 
 

@@ -174,7 +174,7 @@ def test_hosts_of_ranks_of_mpi_are_not_started_here(monkeypatch: pytest.MonkeyPa
     flags |= {"cluster": "mpi", "hosts": "host_0,host_1"}
     with pytest.raises(UsageError, match="one task of a cluster that others start"):
         train(Config.from_flags(**flags))
-    with pytest.raises(UsageError, match="one task of a cluster that others start"):
+    with pytest.raises(UsageError, match="one task of a cluster that others start, by --cluster"):
         grid.runnable([{name: [value] for name, value in flags.items()}], lambda: 0)
 
 

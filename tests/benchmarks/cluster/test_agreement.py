@@ -11,7 +11,12 @@ from benchmarks.cluster.agreement import disagreement, doubts, hello
 from benchmarks.cluster.cluster_spec import Cluster, Task
 
 CLUSTER = Cluster(ps=("h:1",), workers=("h:2", "h:3"), own=Task("worker", 0))
-OPTIONS = {"variable_update": "parameter_server", "batch_per_device": 32, "modifiers": {"staged_vars": False}}
+OPTIONS: dict[str, Any] = {
+    "variable_update": "parameter_server",
+    "batch_per_device": 32,
+    "modifiers": {"asynchronous": False, "staged_vars": False},
+    "pipeline": None,
+}
 LEADER = "worker 0"
 
 
@@ -50,14 +55,15 @@ def said(**changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
         *(
             (
                 {"worker_1": {"options": {**OPTIONS, name: value}}},
-                f"worker 1 and worker 0 differ in {name}: {value} and {OPTIONS[name]}. "
+                f"worker 1 and worker 0 differ in {difference}. "
                 "Start all tasks with the same flags, except --job_name and --task_index; where hosts have unlike "
-                "GPUs, or none, also pass what follows from GPUs, such as --precision and --batch_size.",
+                "GPUs, or none, also pass what follows from GPUs: --num_gpus, --precision and --batch_size.",
             )
-            for name, value in [
-                ("batch_per_device", 64),
-                ("batch_per_device", None),
-                ("modifiers", {"staged_vars": True}),
+            for name, value, difference in [
+                ("batch_per_device", 64, "batch_per_device: 64 and 32"),
+                ("batch_per_device", None, "batch_per_device: None and 32"),
+                ("modifiers", {"asynchronous": False, "staged_vars": True}, "modifiers.staged_vars: True and False"),
+                ("pipeline", {"stages": 2}, "pipeline.stages: 2 and None"),
             ]
         ),
     ],

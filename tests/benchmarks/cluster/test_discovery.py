@@ -151,7 +151,7 @@ def test_what_is_no_address_is_refused(address: str, words: str) -> None:
         ({"job_name": "worker", "task_index": 2, "worker_hosts": "a:1,b:1"}, "--task_index=2: there are worker 0 to 1"),
         ({"job_name": "worker", "task_index": 1, "worker_hosts": "a:1"}, "--task_index=1: there is only worker 0"),
         ({**SAME, "controller_host": "c:1,d:1"}, "--controller_host: the controller has 2 addresses"),
-        ({"num_ps": 1}, "--num_ps=1 is for --cluster=slurm or mpi; elsewhere --ps_hosts"),
+        ({"num_ps": 1}, "--num_ps=1 is for --cluster=slurm or mpi; elsewhere --local_cluster or --ps_hosts"),
         ({"num_ps": 1, "worker_hosts": "a:1", "job_name": "worker"}, "--num_ps=1 is for --cluster=slurm"),
         ({**BY_SPEC, "worker_hosts": "b:1"}, "--cluster_spec names all tasks: leave --worker_hosts out"),
         ({"job_name": "chief", "worker_hosts": "a:1"}, r"has no chief: add its address, or name one .*\(worker\)"),

@@ -98,10 +98,17 @@ def test_a_task_may_be_away_or_start_anew_while_others_are_awaited() -> None:
     assert replies == {PS: b"two", FIRST: b"one"}
 
 
-@pytest.mark.parametrize(("gone", "how"), [(REFUSED, "ps 0 (ps 0) has ended"), (SILENT, "ps 0 (ps 0) does not answer")])
-def test_a_task_that_was_there_must_not_be_gone_for_long(gone: Answer, how: str) -> None:
+@pytest.mark.parametrize(
+    ("gone", "how"),
+    [
+        ([REFUSED], "ps 0 (ps 0) has ended"),
+        ([SILENT, REFUSED], "ps 0 (ps 0) has ended"),
+        ([SILENT], "ps 0 (ps 0) does not answer"),
+    ],
+)
+def test_a_task_that_was_there_must_not_be_gone_for_long(gone: list[Answer], how: str) -> None:
     with pytest.raises(MissingTasksError) as raised:
-        wait({PS: [ALIVE, gone], FIRST: [REFUSED]})
+        wait({PS: [ALIVE, *gone], FIRST: [REFUSED]})
     assert str(raised.value).startswith(f"{how}: it was last heard 6 s ago")
 
 
@@ -131,6 +138,7 @@ def watch(answers: list[Answer], clock: Callable[[], float] = time.monotonic) ->
         ([REFUSED, REFUSED, ALIVE, REFUSED, REFUSED, BUSY, SILENT], How.MUTE),
         ([SILENT], How.MUTE),
         ([SILENT, REFUSED], How.ENDED),
+        ([SILENT, SILENT, SILENT, REFUSED], How.ENDED),
         ([SILENT, REFUSED, REFUSED, SILENT], How.MUTE),
         ([SILENT, SILENT, SILENT, ALIVE, REFUSED], How.ENDED),
         ([ALIVE, BUSY, BUSY, BUSY, BUSY, BUSY, RESTARTED], How.RESTARTED),

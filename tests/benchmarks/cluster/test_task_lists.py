@@ -47,7 +47,7 @@ def test_a_process_that_is_another_task_than_its_address_is_told_which_to_be() -
     assert difference(message(MINE), other, Task("worker", 1)) is None
     assert difference(message(MINE), other, Task("ps", 0)) == (
         "In the lists of all tasks h:1 is ps 0, and the process there was started as worker 1: "
-        "give it --job_name=ps --task_index=0."
+        "give it --job_name=ps --task_index=0, or list its host under one name only."
     )
 
 
