@@ -226,7 +226,7 @@ def _of_steps(measurement: Measurement, derived: Derived, round_steps: int, *, i
                 "first: the machine was not in a steady state; increase --num_warmup_batches."
             )
     losses = [loss for loss in (*measurement.warmup_losses, *measurement.losses) if loss is not None]
-    # The loss of one batch may be large by chance, after a training that continues even often.
+    # The loss of one batch may be large by chance, as often after a checkpoint, where the first is small.
     if is_training and losses and min(losses[-min(10, (len(losses) + 1) // 2) :]) > _LOSS_RISE * losses[0]:
         yield (
             f"The loss rose from {losses[0]:.3g} to {losses[-1]:.3g}: the model does not learn. The rate may be right, "

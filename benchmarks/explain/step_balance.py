@@ -309,9 +309,10 @@ def _stored_peak(devices: Devices, precision: str) -> float | None:
 
 
 def _of(records: Sequence[Record], gpu: KnownGpu) -> Sequence[Record]:
-    """Returns the records of runs on this GPU; if there are none, of those on GPUs that are like it."""
+    """Returns the valid records of runs on this GPU; if there are none, of those on GPUs that are like it."""
     alike = {name for name in known_gpus.NAMES if known_gpus.gpu_of(name).is_like(gpu)}
-    return [r for r in records if _gpus(r) == {gpu.name}] or [r for r in records if set() < _gpus(r) <= alike]
+    valid = [record for record in records if record.status is Status.OK and record.config.get("device") == "gpu"]
+    return [r for r in valid if _gpus(r) == {gpu.name}] or [r for r in valid if set() < _gpus(r) <= alike]
 
 
 def _gpus(record: Record) -> set[str]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
 import errno
 import fcntl
@@ -69,32 +70,33 @@ def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path: Path, name: 
         Store(tmp_path)
 
 
-@pytest.fixture
-def limited() -> Iterator[Callable[[int], None]]:
-    """Limits the size of files that are written, as a full disk does; the limit is set when the fixture is called."""
+@contextlib.contextmanager
+def limited(size: int) -> Iterator[None]:
+    """Limits the size of files that are written, also of the log of the tests, as a full disk does."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, ignored)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
 
 
 @pytest.mark.fault("R11", "no room for results", survives="a sentence that names the directory, before the run starts")
-def test_a_disk_without_room_is_refused_at_once(tmp_path: Path, limited: Callable[[int], None]) -> None:
-    limited(100_000)
-    with pytest.raises(StoreError, match="--output_dir.*File too large"):
+def test_a_disk_without_room_is_refused_at_once(tmp_path: Path) -> None:
+    with limited(100_000), pytest.raises(StoreError, match="--output_dir.*File too large"):
         Store(tmp_path)
 
 
 @pytest.mark.fault(
     "R11", "the room for results ends within a record", survives="an error, and every line of results.jsonl is whole"
 )
-def test_a_record_that_does_not_fit_leaves_nothing_behind(tmp_path: Path, limited: Callable[[int], None]) -> None:
+def test_a_record_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.append(make_record())
     before = store.jsonl_path.read_bytes()
-    limited(len(before) + 1000)
-    with pytest.raises(StoreError, match=r"could not be stored: File too large\."):
+    with limited(len(before) + 1000), pytest.raises(StoreError, match=r"could not be stored: File too large\."):
         store.append(make_record(reason="x" * 2000))
     assert store.jsonl_path.read_bytes() == before
 
@@ -179,7 +181,7 @@ def test_a_new_file_has_the_mode_that_the_user_wants(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o600
 
 
-def test_a_file_that_is_stdout_is_not_replaced(tmp_path: Path, limited: Callable[[int], None]) -> None:
+def test_a_file_that_is_stdout_is_not_replaced(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log:
         before = os.dup(1)
         os.dup2(log.fileno(), 1)
@@ -187,8 +189,7 @@ def test_a_file_that_is_stdout_is_not_replaced(tmp_path: Path, limited: Callable
             os.write(1, b"before\n")
             store_module.replace(Path("/dev/stdout"), "text\n")
             os.write(1, b"after\n")
-            limited(20)
-            with pytest.raises(OSError, match="File too large"):
+            with limited(20), pytest.raises(OSError, match="File too large"):
                 store_module.replace(Path("/dev/stdout"), "too long\n")
         finally:
             os.dup2(before, 1)

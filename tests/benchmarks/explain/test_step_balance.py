@@ -212,7 +212,9 @@ def test_flags_and_files_are_where_rates_come_from(monkeypatch: pytest.MonkeyPat
 def test_records_of_a_gpu_count_before_those_of_one_with_another_memory(tmp_path: Any) -> None:
     h200 = replace(fake_run(rate=500.0), environment={"gpus": ["NVIDIA H200 140 GiB"]})
     h100 = replace(fake_run(rate=300.0), environment={"gpus": ["NVIDIA H100 80GB HBM3 79 GiB"]})
-    for records, words in (([h100, h200], h100.identity.run_id), ([h200], f"{h200.identity.run_id}, H200")):
+    no_rates = [replace(h100, status=Status.CRASH), replace(h100, config={**h100.config, "device": "cpu"})]
+    of_another = f"{h200.identity.run_id}, H200"
+    for records, words in (([h100, h200], h100.identity.run_id), ([h200, *no_rates], of_another)):
         (tmp_path / "all.jsonl").write_text("".join(f"{record.to_json()}\n" for record in records))
         rate = _balance(_known(results=str(tmp_path / "all.jsonl"), gpu="H100")).images_per_sec
         assert rate and rate.source == f"run {words}, batch 32"
