@@ -238,7 +238,9 @@ def import_tensorflow() -> None:
         if path is None:
             raise
         what_to_do = f"Correct or remove {path}, or set KERAS_HOME to another directory."
-        raise UsageError(f"Keras cannot be imported: {str(error).rstrip('.')}. {what_to_do}") from error
+        # Before 3.14, Keras asserts the values, without a message.
+        reason = str(error).rstrip(".") or traceback.extract_tb(error.__traceback__)[-1].line
+        raise UsageError(f"Keras cannot be imported: {reason}. {what_to_do}") from error
 
 
 def _import_quietly() -> None:

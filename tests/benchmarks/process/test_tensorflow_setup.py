@@ -37,7 +37,7 @@ def test_steps_are_always_awaited(
 
 @pytest.mark.parametrize(
     ("make", "reason"),
-    [(lambda file: file.write_text('{"floatx": "float99"}'), "float99"), (Path.mkdir, "Is a directory: .*")],
+    [(lambda file: file.write_text('{"floatx": "float99"}'), "float64"), (Path.mkdir, "Is a directory: .*")],
 )
 def test_a_keras_json_that_keras_refuses_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make: Callable[[Path], object], reason: str
@@ -50,6 +50,14 @@ def test_a_keras_json_that_keras_refuses_is_named(
     with pytest.raises(
         UsageError, match=rf"Keras cannot be .*{reason}.*\. Correct or remove {tmp_path}/keras\.json, or"
     ):
+        tensorflow_setup.import_tensorflow()
+
+
+def test_what_keras_asserts_without_a_message_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As Keras 3.12 and 3.13 do."""
+    (tmp_path / "config.py").write_text('_config_path, _floatx = "keras.json", "half"\nassert _floatx in {"float32"}')
+    monkeypatch.setattr(tensorflow_setup, "_import_quietly", lambda: runpy.run_path(str(tmp_path / "config.py")))
+    with pytest.raises(UsageError, match=r'imported: assert _floatx in {"float32"}\. Correct or remove keras\.json'):
         tensorflow_setup.import_tensorflow()
 
 
