@@ -16,6 +16,7 @@ from results.text import Table, counted, first_few, rounded
 
 _COLUMNS = 60
 _ALIKE = 0.02
+_TICK = 1 / 15  # share of the axis of a plot that a number of devices takes
 _95_OVER_90 = 1.96 / 1.645  # widths of normal intervals
 
 
@@ -208,6 +209,9 @@ def plot(outlook: Outlook, path: str) -> None:
         axis.plot(numbers, ideal, linestyle=":", color="#7F7F7F", label="no loss")
         axis.set(title=f"{outlook.model}, {outlook.hardware}", xlabel="devices", ylabel="images/s")
         figures.log_scale(axis, "x", "y")
-        axis.set_xticks(numbers, list(map(str, numbers)))
+        ticks = numbers[:1]
+        for number in numbers[1:]:
+            ticks += [number] * (number > ticks[-1] * (numbers[-1] / numbers[0]) ** _TICK)
+        axis.set_xticks(ticks, list(map(str, ticks)))
         axis.legend()
         figures.save(figure, Path(path))

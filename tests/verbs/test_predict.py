@@ -77,6 +77,12 @@ def test_a_table_from_one_to_a_thousand_devices(run_bench: RunBench, tmp_path: P
     picture = (tmp_path / "rates.svg").read_text()
     assert ">1000</text>" in picture and "e+0" not in picture, "numbers of devices, and not powers of two"
 
+    hosts = ",".join(map(str, range(1, 21)))
+    run_bench("predict", "--model=trivial", "--hardware=H100", f"--hosts={hosts}", slow[1]).succeeded()
+    picture = (tmp_path / "rates.svg").read_text()
+    numbers = [8 * host for host in range(1, 21) if f">{8 * host}</text>" in picture]
+    assert numbers == [8, 16, 24, 32, 40, 56, 72, 88, 112, 144], "those that have room"
+
 
 def test_a_manager_of_one_host_ends_there_and_hosts_do_not_change_the_rate_of_one_device(predict: Predict) -> None:
     words = ("--model=trivial", "--hardware=H100")
