@@ -61,7 +61,11 @@ _ADVICE: tuple[tuple[Part, Callable[[Setting], object] | None, str], ...] = (
     ),
     # Its default type is float16, which is rejected for gradients of a scaled loss.
     (Part.EXCHANGE, lambda of: of.precision != "fp16", "Try --compact_gradient_transfer."),
-    (Part.EXCHANGE, lambda of: of.manager != "replicated", "These flags need --variable_update=replicated."),
+    (
+        Part.EXCHANGE,
+        lambda of: of.manager not in ("replicated", "collective_all_reduce"),
+        "These flags need --variable_update=replicated.",
+    ),
     (Part.EXCHANGE, None, "A larger --batch_size needs fewer exchanges per image."),
     (Part.HOST_COPY, None, "Images are copied to the devices while these compute: leave --pipelined_input on."),
     (

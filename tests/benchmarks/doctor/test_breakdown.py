@@ -297,6 +297,7 @@ def test_shares_add_up_and_no_gain_is_without_bound(rates: list[float | str], wi
         # parameter_server takes none of them in one process.
         (GPUS, "--compact_gradient_transfer. These flags need --variable_update=replicated. A larger", True),
         (dataclasses.replace(GPUS, manager="replicated"), "Try --compact_gradient_transfer. A larger", True),
+        (dataclasses.replace(GPUS, manager="collective_all_reduce"), "These flags need", False),
         (dataclasses.replace(GPUS, precision="fp16"), "--compact_gradient_transfer", False),
         (GPUS, "These images were generated: pass your own with --data_dir", True),
         (dataclasses.replace(GPUS, data_dir="/photos"), "--data_dir=/photos", True),
