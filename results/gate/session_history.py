@@ -199,8 +199,8 @@ def _panel(axis: Axes, history: History) -> None:
     for before, after in itertools.pairwise(levels):
         place, words = after[0] - 0.5, f" {in_words(after[2] / before[2] - 1)} "
         axis.axvline(place, color=COLOURS[1], linewidth=1, linestyle=":")
-        y, end = (0, "bottom") if after[2] > before[2] else (1, "top")  # where the line does not go on
-        axis.text(place, y, words, transform=of_panel, va=end, rotation="vertical", color=INK, fontsize=8)
+        y, side = (0, "bottom") if after[2] > before[2] else (1, "top")  # where the line does not go on
+        axis.text(place, y, words, transform=of_panel, va=side, rotation="vertical", color=INK, fontsize=8)
     axis.set_title(f"{wrapped(history.title, 64)}\n{wrapped(history.hardware, 64)}", fontsize=8)
     axis.set_ylabel("images/s")
     low, high = axis.get_ylim()
