@@ -195,11 +195,12 @@ def _panel(axis: Axes, history: History) -> None:
     levels = history.levels if history.points else []
     for begin, end, rate in levels:
         axis.hlines(rate, begin - 0.5, end - 0.5, color=COLOURS[1], linewidth=2)
-    top = axis.get_xaxis_transform()
+    of_panel = axis.get_xaxis_transform()
     for before, after in itertools.pairwise(levels):
-        place, words = after[0] - 0.5, f" {in_words(after[2] / before[2] - 1)}"
+        place, words = after[0] - 0.5, f" {in_words(after[2] / before[2] - 1)} "
         axis.axvline(place, color=COLOURS[1], linewidth=1, linestyle=":")
-        axis.text(place, 1, words, transform=top, va="top", rotation="vertical", color=INK, fontsize=8)
+        y, side = (0, "bottom") if after[2] > before[2] else (1, "top")  # where the line does not go on
+        axis.text(place, y, words, transform=of_panel, va=side, rotation="vertical", color=INK, fontsize=8)
     axis.set_title(f"{wrapped(history.title, 64)}\n{wrapped(history.hardware, 64)}", fontsize=8)
     axis.set_ylabel("images/s")
     low, high = axis.get_ylim()

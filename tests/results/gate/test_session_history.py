@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from msgspec.structs import replace
 
 from results.gate.session_history import History, as_json, as_text, change_points, draw, histories
@@ -100,6 +101,16 @@ def test_the_picture_shows_levels_and_what_changed(found: list[History], tmp_pat
     assert draw(found, path) == 2
     content = path.read_bytes()
     assert content.startswith(b"\x89PNG") if name.endswith("png") else b"10.0 % slower" in content
+
+
+def test_a_change_is_written_where_the_line_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    rates = [100] * 8 + [120] * 8 + [90] * 8
+    draw(histories([run for day, rate in enumerate(rates, start=1) for run in night(day, rate)]), tmp_path / "x.png")
+    ((axis,),) = (figure.axes for figure in drawn)
+    found = {text.get_text().strip(): (text.get_position()[1], text.get_va()) for text in axis.texts}
+    assert found == {"20.0 % faster": (0, "bottom"), "25.0 % slower": (1, "top")}
 
 
 def test_a_picture_holds_the_longest_histories(found: list[History], tmp_path: Path) -> None:
