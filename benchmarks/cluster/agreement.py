@@ -44,12 +44,17 @@ def disagreement(messages: Mapping[str, Mapping[str, Any]], leader: str) -> str 
                 )
         for name, value in message["options"].items():
             if value != (other := wanted["options"].get(name, value)):
-                first, *_ = differing(flat({name: value}), flat({name: other})).items()
+                fields = differing(flat({name: value}), flat({name: other})) or {name: (value, other)}
+                field, (own, theirs) = next(iter(fields.items()))
                 return (
-                    f"{task} and {leader} differ in {first[0]}: {first[1][0]} and {first[1][1]}. "
+                    f"{task} and {leader} differ in {field}: {own} and {theirs}. "
                     "Start all tasks with the same flags, except --job_name and --task_index; where hosts have unlike "
                     "GPUs, or none, also pass what follows from GPUs: --num_gpus, --precision and --batch_size."
                 )
+    return _shared_gpu(messages)
+
+
+def _shared_gpu(messages: Mapping[str, Mapping[str, Any]]) -> str | None:
     users: dict[str, str] = {}
     for task, message in messages.items():
         for gpu in message.get("gpus", ()):

@@ -297,8 +297,7 @@ def _decide(
     workers = options.workers_per_gpu(known.devices, given, cluster, environ)
     devices, of_devices = options.decide(known.devices, given, cluster, workers_per_gpu=workers, from_host=from_host)
     batch, why_batch = usual_batch.decide(given, spec, devices, known.gpus)
-    undivided = not any(gpu.is_divided for gpu in known.gpus.gpus)  # NCCL needs a whole GPU for each tower
-    whole = workers == 1 and devices.on_gpu and devices.virtual_gpus == 1 and undivided
+    whole = workers == 1 and _are_whole(devices, known.gpus)
     of_variables, why_reduction, on_variables = variable_update.decide(
         given, devices, in_cluster=cluster is not None, owns_gpus=whole, batch_per_device=batch, assumed=known.assumed
     )
@@ -349,6 +348,11 @@ def _decide(
         reasons={name: why for name, why in reasons.items() if why},
         notices=notices,
     )
+
+
+def _are_whole(devices: Devices, gpus: hardware.Inventory) -> bool:
+    """Returns whether every tower has a whole GPU, as NCCL needs it."""
+    return devices.on_gpu and devices.virtual_gpus == 1 and not any(gpu.is_divided for gpu in gpus.gpus)
 
 
 def _steps_in_round(forward_only: bool, variables: Variables) -> int:

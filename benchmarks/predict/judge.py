@@ -199,11 +199,10 @@ def order_of_managers(rows: Sequence[Judged]) -> tuple[int, int]:
 
 def tables(rows: Sequence[Judged]) -> dict[str, Table]:
     """Returns by title the errors of each machine, the rates that are missed, and the targets."""
-    reached = [[one.name, one.wanted, one.reached, "met" if one.is_met else "MISSED"] for one in targets(rows)]
     return {
         "Errors by machine, in %": _summary_table(rows),
         MISSES: _misses_table(rows),
-        "Targets": Table(["target", "wanted", "reached", ""], reached, ["reached"]),
+        "Targets": _targets_table(targets(rows)),
     }
 
 
@@ -248,3 +247,9 @@ def _misses_table(rows: Sequence[Judged]) -> Table:
     header = ["machine", "model", "devices", "batch", "manager", "precision", "data", "images/s", "predicted"]
     header += ["90 % interval", "error %", "left out, error %"]
     return Table(header, cells, ["devices", "batch", *header[7:]])
+
+
+def _targets_table(found: Sequence[Target]) -> Table:
+    """Returns the targets and whether they are met."""
+    cells = [[one.name, one.wanted, one.reached, "met" if one.is_met else "MISSED"] for one in found]
+    return Table(["target", "wanted", "reached", ""], cells, ["reached"])

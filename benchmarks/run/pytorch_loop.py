@@ -92,8 +92,7 @@ def run_pytorch_loop(config: Config, log: RunLog, display: Display, team: Team) 
             torch.cuda.reset_peak_memory_stats(device)
             step()
             log.observe(peak_gpu_memory_bytes=torch.cuda.max_memory_allocated(device))
-        with torch.no_grad():
-            log.weights_are_finite = all(bool(each.isfinite().all()) for each in converted.module.state_dict().values())
+        log.weights_are_finite = _are_finite(converted.module)
         if cluster:
             log.observe(replica_drift=pytorch_group.drift(converted.module))
     team.expect_nothing()
@@ -241,6 +240,11 @@ def _explained() -> Iterator[None]:
         if what:
             raise OutOfMemoryError(f"{what}: {headline(error).removesuffix('.')}.") from error
         raise
+
+
+def _are_finite(module: nn.Module) -> bool:
+    with torch.no_grad():
+        return all(bool(tensor.isfinite().all()) for tensor in module.state_dict().values())
 
 
 def _how(compiles: bool) -> str:

@@ -37,8 +37,12 @@ class RunGroup:
     @property
     def failures(self) -> list[Record]:
         """Returns the records of runs that crashed, hung, ran out of memory or had invalid numbers."""
-        no_evidence = (Status.SKIPPED, Status.INTERRUPTED)  # refused, or stopped by the user
-        return [record for record in self.records if rate(record) is None and record.status not in no_evidence]
+        return [record for record in self.records if rate(record) is None and is_evidence(record)]
+
+
+def is_evidence(record: Record) -> bool:
+    """Returns whether a run says something about its build: it was neither refused nor stopped by the user."""
+    return record.status not in (Status.SKIPPED, Status.INTERRUPTED)
 
 
 def rate(record: Record) -> float | None:

@@ -104,9 +104,13 @@ def curves(rows: Sequence[Row], nouns: Iterable[str] = _VARYING, least: int = _F
             for row in alike:
                 number = row.count(f"num_{noun}s")
                 line = lines.setdefault(str(row.config.get("num_ps")) if on_one_host else "", {})
-                # First those on devices that share no GPU, and then the fastest.
-                line[number] = max(line.get(number, row), row, key=lambda r: (r.count("virtual_gpus") <= 1, r.rate))
+                line[number] = max(line.get(number, row), row, key=_standing)
             yield from (_curve(noun, dict(sorted(line.items()))) for line in lines.values() if len(line) >= least)
+
+
+def _standing(row: Row) -> tuple[bool, float]:
+    """Returns what orders rows of one number: those on devices that share no GPU, and then the fastest."""
+    return row.count("virtual_gpus") <= 1, row.rate
 
 
 def to_report(rows: Sequence[Row]) -> list[Curve]:

@@ -146,9 +146,7 @@ def augment(image: tf.Tensor, seed: tf.Tensor, number: tf.Tensor, size: int, opt
         resized = tf.clip_by_value(resized, 0.0, 255.0)
     rounded = tf.cast(resized + 0.5, tf.uint8)
     if options.crop == "distorted":
-        mirrored = tf.equal(tf.random.stateless_uniform([], _stream(seed, _FLIP), 0, 2, tf.int32), 1)
-        # A slice with step -1, or tf.where between both images, takes 0.7 ms; this takes 0.01 ms.
-        rounded = tf.cond(mirrored, lambda: tf.reverse(rounded, [1]), lambda: rounded)
+        rounded = _flip(rounded, seed)
     return tf.ensure_shape(rounded, (size, size, NUM_CHANNELS))
 
 
@@ -173,6 +171,12 @@ def _resize(image: tf.Tensor, number: tf.Tensor, size: int, method: str) -> tf.T
         return by(method)
     which = tf.cast(number % len(RESIZE_METHODS), tf.int32)
     return tf.switch_case(which, [lambda name=name: by(name) for name in RESIZE_METHODS])
+
+
+def _flip(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    mirrored = tf.equal(tf.random.stateless_uniform([], _stream(seed, _FLIP), 0, 2, tf.int32), 1)
+    # A slice with step -1, or tf.where between both images, takes 0.7 ms; this takes 0.01 ms.
+    return tf.cond(mirrored, lambda: tf.reverse(image, [1]), lambda: image)
 
 
 def _distort(image: tf.Tensor, seed: tf.Tensor, *, in_yiq: bool) -> tf.Tensor:

@@ -77,6 +77,13 @@ def _read_frame(code: int, frame: bytes) -> JpegHeader:
     return JpegHeader(*fields)
 
 
+def _check_png_header(data: bytes) -> None:
+    if data.find(_PNG_END, 24) < 0:  # after width and height; programs append data to a PNG, too
+        raise BadJpegError("truncated", f"its PNG of {len(data)} bytes is cut off: it has no end marker")
+    width, height = struct.unpack_from(">II", data, 16)
+    check_size(height, width)
+
+
 def check_size(height: int, width: int) -> None:
     """Checks the size of an image in pixels.
 
@@ -94,10 +101,7 @@ def header_problem(encoded: bytes, png_too: bool = False) -> Problem | None:
     """Checks the header and end marker of a photo, in microseconds. With `png_too`, a PNG is sound, too."""
     try:
         if png_too and encoded.startswith(PNG_SIGNATURE):
-            if encoded.find(_PNG_END, 24) < 0:  # after width and height; programs append data to a PNG, too
-                raise BadJpegError("truncated", f"its PNG of {len(encoded)} bytes is cut off: it has no end marker")
-            width, height = struct.unpack_from(">II", encoded, 16)
-            check_size(height, width)
+            _check_png_header(encoded)
         else:
             read_jpeg_header(encoded)
     except BadJpegError as error:

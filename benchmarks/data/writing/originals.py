@@ -151,10 +151,7 @@ def _in_folder(source: Path, split: str) -> Listing:
             for file, label in zip(folder.files, folder.labels, strict=True)
         ]
         return Listing(photos, folder.classes, folder.describe())
-    tars = [file for file in sorted(source.iterdir()) if file.name.lower().endswith(".tar") and file.name[0] != "."]
-    named = {file: _OF_SPLIT.fullmatch(file.name.lower()) for file in tars}
-    of_split = [file for file, match in named.items() if match and split.startswith(match[1])]
-    archives = of_split or [file for file, match in named.items() if not match]
+    archives = _archives_of(source, split)
     if not archives:
         raise DataError(
             f"{source} holds no folders of photos for each class, no tar archives and no TFRecords of {split} images; "
@@ -193,6 +190,13 @@ def _endings() -> tuple[str, ...]:
     from PIL import Image
 
     return tuple(ending for ending, name in Image.registered_extensions().items() if name in FORMATS)
+
+
+def _archives_of(source: Path, split: str) -> list[Path]:
+    archives = [file for file in sorted(source.iterdir()) if file.name.lower().endswith(".tar") and file.name[0] != "."]
+    named = {file: _OF_SPLIT.fullmatch(file.name.lower()) for file in archives}
+    of_split = [file for file, match in named.items() if match and split.startswith(match[1])]
+    return of_split or [file for file, match in named.items() if not match]
 
 
 class _Archive(io.BufferedReader):
