@@ -260,9 +260,10 @@ def against(table: published.FigureTable) -> figures.Plot:
         by_model = figures.grouped(figures.valid_training(rows), lambda row: row.config.get("model"))
         mine, shown = {row.gpu for row in rows}, {}
         for model in by_model:
-            lines = published.lines_of(table, model).items()
-            if own_gpu_first := sorted(lines, key=lambda line: line[1][0].gpu not in mine):
-                shown[model] = own_gpu_first[: figures.MOST_LINES - 1]
+            lines = list(published.lines_of(table, model).items())
+            lines.sort(key=lambda line: line[1][0].gpu not in mine)  # those of the user's own GPUs first
+            if lines:
+                shown[model] = lines[: figures.MOST_LINES - 1]
         if not shown:
             return None
         short = functools.partial(textwrap.fill, width=44, max_lines=3, placeholder=" ...")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.resources
-import operator
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -200,9 +199,9 @@ def standings(rows: Sequence[Row], tables: Sequence[FigureTable]) -> list[tuple[
     for row in rows:
         if row.images_per_sec is None:
             continue
-        comparable = [(-len(differences(row, f)[1]), f.images_per_sec, f) for t in tables for f in beside(row, t)]
-        fastest = {figure.where: figure for *_, figure in sorted(comparable, key=operator.itemgetter(0, 1))}
-        theirs = sorted(fastest.values(), key=operator.attrgetter("images_per_sec"))
+        comparable = [figure for table in tables for figure in beside(row, table)]
+        comparable.sort(key=lambda figure: (-len(differences(row, figure)[1]), figure.images_per_sec))  # the best last
+        theirs = sorted({figure.where: figure for figure in comparable}.values(), key=lambda each: each.images_per_sec)
         own_gpu = [figure.gpu for figure in theirs if figure.gpu == row.gpu]
         near = [] if own_gpu else [pair for pair in _nearest(row, tables) if not theirs or row.gpu == pair[0].gpu != ""]
         nearest = f"nearest figures, not compared: {'; '.join(_near(row, *pair) for pair in near)}." if near else ""
