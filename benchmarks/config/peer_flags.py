@@ -96,9 +96,15 @@ SINGLE = ("gpu_indices", *(flag.name for flag in (*ACCEPTED, *REPLACED)))
 # Flags of torchvision, timm, Keras, Horovod and the examples of NVIDIA and TensorFlow, by what they are here.
 _OF_OTHER_TOOLS = {
     "--model": "a arch network model_name",
-    "--model: each has one size of images": "img_size image_size input_size input_shape crop_size train_crop_size",
+    "--model: each has one size of images": (
+        "img_size image_size input_size input_shape crop_size train_crop_size train_image_size eval_image_size"
+    ),
     "--batch_size, which is per device": "bs global_batch_size train_batch_size per_gpu_batch_size",
-    "--init_learning_rate": "lr base_lr blr",
+    "--init_learning_rate": "lr base_lr blr base_learning_rate",
+    "--num_learning_rate_warmup_epochs": "warmup_epochs lr_warmup_epochs",
+    "--cosine_decay_epochs, --piecewise_learning_rate_schedule or --num_epochs_per_decay": (
+        "lr_scheduler lr_sched sched lr_schedule lr_steps lr_decay_epochs decay_epochs"
+    ),
     "--weight_decay": "wd",
     "--optimizer": "opt optim",
     "--label_smoothing": "smoothing",
@@ -109,20 +115,26 @@ _OF_OTHER_TOOLS = {
         "warmup_steps num_warmup warmup_iters num_warm_iter"
     ),
     "--precision": "amp use_amp dtype fp16 bf16 half mixed_precision auto_mixed_precision use_fp32",
+    "--fp16_loss_scale": "loss_scale static_loss_scale",
+    "--fp16_enable_auto_loss_scale": "dynamic_loss_scale use_dynamic_loss_scaling",
     "--data_format": "channels_last layout image_data_format",
     "--xla": "enable_xla use_xla jit_compile",
     "--variable_update": "distribution_strategy strategy",
     "--cluster, as in `mpirun -np N ... --cluster=mpi`: flags of mpirun stand before the program": "np x mca hostfile",
     "--cluster": "world_size local_rank rank dist_url nnodes node_rank nproc_per_node master_addr master_port",
     "--data_dir": "data_path dataset_dir imagenet_dir",
+    "--data_dir, which has both splits": "train_data_dir val_dir valid_dir validation_dir val_data_dir",
     "--data_name": "dataset dataset_name",
     "--data_dir for real images; synthetic is the default": "synthetic use_synthetic_data synthetic_data",
+    "--datasets_shuffle_records": "shuffle_buffer shuffle_buffer_size",
     "--datasets_parallel_calls": "j workers num_workers",
     "--train_dir": "model_dir checkpoint_dir ckpt_dir resume",
     "--output_dir": "results_dir",
     "--train_dir for summaries, --output_dir for results": "log_dir logdir",
-    "--initial_weights": "pretrained weights",
-    "--eval": "evaluate",
+    "--initial_weights": "pretrained weights pretrained_model_checkpoint_path init_checkpoint fine_tune finetune",
+    "--initial_weights to begin with its weights, --train_dir to continue or evaluate it": "checkpoint_path ckpt",
+    "--eval": "evaluate eval_only validate",
+    "--eval_during_training_every_n_epochs": "epochs_between_evals eval_freq validation_freq",
     "--tf_random_seed": "seed random_seed",
     "--display_every": "print_freq log_interval log_steps",
     "--num_gpus": "ngpus n_gpu gpus_per_node",

@@ -140,9 +140,17 @@ def decide(given: Mapping[str, Any], name: str, pauses: Mapping[str, Any] | None
         given: flag values by name; None: not given.
         name: as `data_name` returns it.
         pauses: what interrupts the run.
+
+    Raises:
+        UsageError: training images are to be evaluated.
     """
     if name == SYNTHETIC:
         return filled(Data, given, data_name=name, pipelined_input=False, input=None)
+    if given["eval"] and given["data_split"] == "train":
+        raise UsageError(
+            "--data_split=train does not go with --eval, which takes the validation set: leave it out. For training "
+            "images, train with --print_training_accuracy, or name a --data_dir that has them as its validation set."
+        )
     chosen: dict[str, Any] = {"cache": "none"}
     if given["forward_only"] and name != "mnist" and given["image_crop"] is None:
         chosen["crop"] = "central"
