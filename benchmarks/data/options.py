@@ -210,9 +210,15 @@ def num_classes(requested: int | None, spec: ModelSpec, data_name: str) -> int:
         UsageError: the model, or the data set, has another number.
     """
     if spec.outputs and requested not in (None, spec.outputs):
-        raise UsageError(f"--num_classes={requested}: {spec.name} always has {spec.outputs} outputs; leave it out.")
+        own = ", or give the function a parameter num_classes" if ":" in spec.name else ""
+        raise UsageError(
+            f"--num_classes={requested}: {spec.name} always has {spec.outputs} outputs; leave it out{own}."
+        )
     if data_name in ("cifar10", "mnist") and requested not in (None, spec.classes):
-        raise UsageError(f"--num_classes={requested}: {data_name} has {spec.classes} classes; leave it out.")
+        raise UsageError(
+            f"--num_classes={requested}: {data_name} has {spec.classes} classes; leave it out. Images of other "
+            "data sets are read as photos in one folder per class, by models for imagenet and own ones."
+        )
     return requested or spec.usual_outputs
 
 

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.checkpoints import keras_exchange
+from benchmarks.checkpoints.training_state import of_other_classes
 from benchmarks.config.outside_models import Facts, outside_spec
 from benchmarks.errors import DataError, UsageError
 from models import building, specs
@@ -100,6 +101,18 @@ def test_other_names_are_taken_in_order(tmp_path: Path) -> None:
     names = ("hidden/kernel", "hidden/bias", "logits/kernel", "logits/bias")
     for name, variable in zip(names, theirs.weights, strict=True):
         np.testing.assert_array_equal(values[name], variable.numpy())
+
+
+def test_a_last_layer_for_other_classes_is_told_from_one_for_imagenet(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.keras"
+    keras_exchange.to_model(specs.find_model("mlp"), 10, _drawn(build("mlp", num_classes=10))).save(path)
+    model = build("mlp", num_classes=7)
+    assert {*of_other_classes(keras_exchange.read_keras_weights(path, model), model.variables)} == {
+        "logits/kernel",
+        "logits/bias",
+    }
+    with pytest.raises(DataError, match=r"the model has logits/kernel \(100, 1000\), the file has .* as many classes"):
+        keras_exchange.read_keras_weights(path, build("mlp", num_classes=1000))
 
 
 @pytest.mark.parametrize("ending", [".keras", ".weights.h5"])

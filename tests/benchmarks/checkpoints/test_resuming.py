@@ -285,6 +285,8 @@ def test_inference_and_new_trainings_get_trained_weights(run_bench: RunBench, re
     trained, inferred, begun = map(losses, records())
     assert inferred[0] == pytest.approx(begun[0], rel=1e-6)
     assert begun[0] < trained[0]
+    other = run_bench(*SMALL, "--num_batches=1", "--initial_weights=ck", "--num_classes=7")
+    assert other.status == 0 and "than this run, 7, so the last layer begins anew." in other.stderr
 
 
 @pytest.mark.row("U1.7")
