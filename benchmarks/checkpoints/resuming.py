@@ -134,6 +134,7 @@ def find_earlier(config: Config, team: Team, display: Display) -> Earlier:
         if saved is not None:
             _require_same(saved, of_run, f"--train_dir={directory}", weights_only=weights_only)
             found = f"{'weights' if weights_only else 'continuing'} after step {saved.steps}, from {saved.prefix}"
+            found += ", not from --initial_weights" * (config.checkpoints.initial_weights is not None)
         if team.is_leader:
             display.note(f"Checkpoints: {found}.")
     if saved is None:
