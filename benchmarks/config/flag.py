@@ -114,6 +114,8 @@ def _without_aliases(values: Mapping[str, Any], table: Sequence[Flag]) -> dict[s
             value = alias.stands_for[0 if value else 1]
             if value == "" and merged[name] != alias.stands_for[0]:
                 continue
+            if alias.unset is False and merged[name] == alias.stands_for[1]:
+                merged[name] = None  # either of two switches turns it on
         if merged[name] not in (None, value):
             raise ContradictionError(
                 f"{spelling.lower()} and {spelled[name].lower()} contradict each other: drop one of them."
