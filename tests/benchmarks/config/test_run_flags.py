@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import console
+from benchmarks.cluster import restarts
 from benchmarks.compare import ab_verb
 from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
@@ -190,11 +191,16 @@ def test_misses_are_explained(arguments: list[str], words: str) -> None:
 
 
 @pytest.mark.parametrize("given", [["--num_gpus=1", "-g", "2"], ["-num-gpus", "1", "--num_gpus=2", "--num_gpus=2"]])
-def test_a_value_that_a_later_one_replaces_is_said(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_value_that_a_later_one_replaces_is_said(
+    given: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert flag.parse([*given, "--model=mlp", "--model=mlp"], run_flags.RUN_FLAGS).values["num_gpus"] == 2
     assert capsys.readouterr().err == "run_bench: Of --num_gpus, only the last value counts (2), not 1.\n"
     flag.parse(["--preset=quick", "--num_batches=7"], run_flags.RUN_FLAGS)
     assert capsys.readouterr().err == "", "presets are there to be overridden"
+    monkeypatch.setattr(restarts, "inherited", lambda: restarts.Attempts("a run"))
+    flag.parse(given, run_flags.RUN_FLAGS)
+    assert capsys.readouterr().err == "", "the command that has started this task has said it"
 
 
 @pytest.mark.parametrize(
