@@ -685,6 +685,12 @@ def test_estimates_learn_from_earlier_runs() -> None:
     assert estimate_seconds(by_epochs, [earlier]) == pytest.approx(3 + (2 + steps) * 2.0)
 
 
+def test_runs_that_will_be_killed_are_announced(run_bench: RunBench) -> None:
+    words = ("sweep", "--model=resnet50", "--device=cpu", "--dry_run")
+    assert "is killed after 60 min: pass a larger" in run_bench(*words, "--num_epochs=1").succeeded().stderr
+    assert "is killed" not in run_bench(*words, "--num_batches=1").succeeded().stderr
+
+
 def test_estimates_include_the_start_of_a_gpu_and_compiling() -> None:
     plain, compiled = (estimate_seconds(resolve("--device=gpu", f"--xla={on}", gpus=1), [], 1) for on in (False, True))
     assert 20 < plain < 30 and compiled - plain == pytest.approx(40)
