@@ -87,6 +87,12 @@ def run_cells(
     as_json = values["output_format"] == "json" and not values["dry_run"]
     for line in grid_lines(cells, estimates, repeats, missing):
         (warn if as_json else say)(line)
+    longest = max((seconds for _, seconds in missing), default=0.0)
+    if longest > runner.timeout_seconds:
+        warn(
+            f"A run takes {in_words(longest)} by this estimate, and is killed after {in_words(runner.timeout_seconds)}: "
+            "pass a larger --run_timeout_seconds."
+        )
     if values["dry_run"]:
         return ExitStatus.OK
 
