@@ -28,6 +28,7 @@ from results.summary import summarize
 from results.text import as_rate, counted
 
 # Of an identity: what must be equal in the records of one sweep.
+_LIMIT = "--run_timeout_seconds"
 _SOFTWARE = ("software_key", "suite_version", "suite_commit")
 # Fields that do not change what is run; the data set in a directory is known only after the run.
 _NOT_CHOSEN = set(
@@ -75,7 +76,7 @@ def run_cells(
         output_dir=output_dir,
         provenance=new_session(command, on_gpus=on_gpus),
         timeout_seconds=values["run_timeout_seconds"] or DEFAULT_TIMEOUT_SECONDS,
-        timeout_flag="--run_timeout_seconds",
+        timeout_flag=_LIMIT,
     )
     store = runner.store
     earlier = store.load().records
@@ -89,10 +90,8 @@ def run_cells(
         (warn if as_json else say)(line)
     longest = max((seconds for _, seconds in missing), default=0.0)
     if longest > runner.timeout_seconds:
-        warn(
-            f"A run takes {in_words(longest)} by this estimate, and is killed after {in_words(runner.timeout_seconds)}: "
-            "pass a larger --run_timeout_seconds."
-        )
+        limit = in_words(runner.timeout_seconds)
+        warn(f"A run takes {in_words(longest)} by this estimate, and is killed after {limit}: pass a larger {_LIMIT}.")
     if values["dry_run"]:
         return ExitStatus.OK
 
