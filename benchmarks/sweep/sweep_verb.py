@@ -27,8 +27,8 @@ from results.report.verdict import verdict
 from results.summary import summarize
 from results.text import as_rate, counted
 
-# Of an identity: what must be equal in the records of one sweep.
 _LIMIT = "--run_timeout_seconds"
+# Of an identity: what must be equal in the records of one sweep.
 _SOFTWARE = ("software_key", "suite_version", "suite_commit")
 # Fields that do not change what is run; the data set in a directory is known only after the run.
 _NOT_CHOSEN = set(
