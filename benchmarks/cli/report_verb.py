@@ -280,7 +280,7 @@ REPORT = Verb(
             Flag(
                 "against",
                 str,
-                "comma-separated tables, directories of results or CSV files to compare with",
+                "comma-separated CSV files, directories of results, or tables of the suite to compare with",
                 known=tuple(published.SOURCES),
             ),
             WHERE,
