@@ -31,7 +31,7 @@ def verdict(rows: Sequence[Row]) -> str:
         return _apart(groups) or "Nothing to rank: no two settings do the same work on equal hardware and software."
     more = f" And {len(said) - _MOST_SENTENCES} more below." if len(said) > _MOST_SENTENCES else ""
     once = f" ({once})" if (once := note_on_repeats(rated)) else ""
-    return " ".join(said[:_MOST_SENTENCES]) + once + more
+    return " ".join(said[:_MOST_SENTENCES]) + more + once
 
 
 def _of_group(group: RankingGroup, is_one_model_of_several: bool) -> str:

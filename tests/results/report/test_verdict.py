@@ -104,6 +104,8 @@ def test_more_devices_are_compared_with_one_and_models_apart() -> None:
     )
     there = [_runs(rate, num_devices=n, hardware=name) for name in "bc" for n, rate in ((1, 100.0), (4, 360.0))]
     assert _verdict(*scaled, *other, *there).endswith("x as fast as one. And 1 more below."), "machines are no models"
+    once = [_runs(rate, (1.0,), num_devices=n, hardware="d") for n, rate in ((1, 100.0), (4, 360.0))]
+    assert " And 2 more below. (Nothing was repeated on some machines: " in _verdict(*scaled, *other, *there, *once)
 
 
 def test_rivals_are_those_with_the_most_devices() -> None:
