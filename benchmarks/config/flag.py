@@ -97,6 +97,8 @@ def _meant(flag: Flag, value: Any) -> Any:
         return None
     if flag.unset is not None and value == flag.unset:
         return None
+    if flag.path == "file" and value == "-":
+        raise UsageError(f"--{flag.name}=-: name a file. /dev/stdin and /dev/stdout may be one, and ./- is one, too.")
     return local_path(value, f"--{flag.name}: ", or_address=flag.addresses) if flag.path and value else value
 
 
