@@ -109,6 +109,7 @@ def test_folders_of_other_classes_are_refused(run_bench: RunBench, fake_imagenet
     on_photos = ("--model=trivial", *SMALL[0:1], "--batch_size=4", "--train_dir=ck", "--data_dir=photos")
     assert run_bench(*on_photos, "--num_batches=1", "--num_warmup_batches=0").status == 0
     assert run_bench(*on_photos, "--eval").status == 0
+    assert run_bench(*on_photos, f"--data_dir={fake_imagenet}", "--num_batches=1").status == 0, "it has no names"
     (tmp_path / "photos" / "train" / "a").mkdir()  # an empty one moves all labels
     for flags in (("--num_batches=1",), ("--eval",)):
         finished = run_bench(*on_photos, *flags)
