@@ -152,7 +152,6 @@ def test_threads_of_gpus_are_tensorflows_unless_data_is_read(flags_given: list[s
     [
         ("", 1, "--per_gpu_thread_count=2: with --gpu_thread_mode=gpu_private, as in tf_cnn_benchmarks."),
         ("--gpu_thread_mode=global", 1, "--per_gpu_thread_count=2 has no effect: --gpu_thread_mode is global."),
-        ("", 0, "--per_gpu_thread_count=2 has no effect: it is about GPUs, and this run uses none."),
         ("--gpu_thread_mode=gpu_shared", 1, None),
         ("--data_dir=x", 1, None),
     ],
