@@ -29,10 +29,14 @@ Blocks = tuple[Sequence[str], Sequence[int], int | None]
 # More than any system has: a list of so many would not end.
 _MOST_TASKS = 100_000
 # Rank, number of ranks, and the same on this host, of launchers whose ranks are not Slurm's even in a job of Slurm: of
-# Open MPI, MVAPICH 2 and 3, Horovod and IBM's jsrun.
-_OF_THEIR_OWN = tuple(
-    tuple(f"{launcher}_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
-    for launcher in ("OMPI_COMM_WORLD", "MV2_COMM_WORLD", "MVP_COMM_WORLD", "HOROVOD", "JSM_NAMESPACE")
+# Open MPI, MVAPICH 2 and 3, Horovod and IBM's jsrun; of BytePS, which numbers hosts, and processes on each.
+_OF_THEIR_OWN = (
+    *(
+        tuple(f"{launcher}_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+        for launcher in ("OMPI_COMM_WORLD", "MV2_COMM_WORLD", "MVP_COMM_WORLD", "HOROVOD", "JSM_NAMESPACE")
+    ),
+    ("DMLC_WORKER_ID", "DMLC_NUM_WORKER", "", ""),
+    ("BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE", "BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE"),
 )
 _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 # What numbers nodes, on which nothing need be started, and counts them, behind a platform's name: those of Kubeflow
