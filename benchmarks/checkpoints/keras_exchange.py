@@ -83,9 +83,10 @@ def read_keras_weights(path: str | Path, model: Model) -> dict[str, np.ndarray]:
     try:
         found = _read(Path(path), model)
     except Exception as error:  # a file can be damaged in any way
+        other_classes = " If it is for other classes, load it into a model of Keras, and save that as a .keras file."
         raise DataError(
-            f"{path} cannot be read into {model.keras_model.name}: {headline(error)} If it is for other classes, load "
-            "it into a model of Keras, and save that as a .keras file."
+            f"{path} cannot be read into {model.keras_model.name}: {headline(error).rstrip('.')}."
+            f"{'' if Path(path).suffix == '.keras' else other_classes}"
         ) from error
     place = {described.name: number for number, described in enumerate(wanted)}
     last_layer = f"{wanted[-1].name.rpartition('/')[0]}/"
