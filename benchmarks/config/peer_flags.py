@@ -100,10 +100,10 @@ _OF_OTHER_TOOLS = {
         "img_size image_size input_size input_shape crop_size train_crop_size train_image_size eval_image_size"
     ),
     "--batch_size, which is per device": "bs global_batch_size train_batch_size per_gpu_batch_size",
-    "--init_learning_rate": "lr base_lr blr base_learning_rate",
+    "--init_learning_rate": "lr base_lr blr lr_init base_learning_rate",
     "--num_learning_rate_warmup_epochs": "warmup_epochs lr_warmup_epochs",
     "--cosine_decay_epochs, --piecewise_learning_rate_schedule or --num_epochs_per_decay": (
-        "lr_scheduler lr_sched sched lr_schedule lr_steps lr_decay_epochs decay_epochs"
+        "use_cosine lr_scheduler lr_sched sched lr_schedule lr_steps lr_decay_epochs decay_epochs"
     ),
     "--weight_decay": "wd",
     "--optimizer": "opt optim",
@@ -126,6 +126,11 @@ _OF_OTHER_TOOLS = {
     "--data_dir, which has both splits": "train_data_dir val_dir valid_dir validation_dir val_data_dir",
     "--data_name": "dataset dataset_name",
     "--data_dir for real images; synthetic is the default": "synthetic use_synthetic_data synthetic_data",
+    "--data_split": "split dataset_split_name",
+    "--resize_method": "interpolation train_interpolation",
+    "--distortions": "color_jitter",
+    "--datasets_use_caching": "training_dataset_cache",
+    "--datasets_prefetch_buffer_size": "prefetch_factor",
     "--datasets_shuffle_records": "shuffle_buffer shuffle_buffer_size",
     "--datasets_parallel_calls": "j workers num_workers",
     "--train_dir": "model_dir checkpoint_dir ckpt_dir resume",
