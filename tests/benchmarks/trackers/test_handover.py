@@ -289,6 +289,7 @@ def test_why_a_tracker_failed_is_said_without_its_secrets(
     [
         ("tensorboard_dir", "gs://bucket", "give a directory of this machine"),
         ("wandb_project", "team/name", "has no '/'.* WANDB_ENTITY names the team"),
+        ("mlflow_uri", "localhost:5000", "needs its scheme, as in http://localhost:5000"),
     ],
 )
 def test_a_value_that_no_tracker_takes_is_refused(flag: str, value: str, why: str) -> None:
