@@ -55,6 +55,7 @@ _REPEATED_BESIDE = (
     *("loss_type_to_report", "print_config"),
 )
 _LEFT_OUT = ("output_dir", "session_id")
+_RUN_IDS = "The first characters of a run id are enough. Without files, the records of `out` are searched."
 
 
 def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
@@ -284,7 +285,7 @@ REPORT = Verb(
             Flag(
                 "against",
                 str,
-                "comma-separated tables, directories of results or CSV files to compare with",
+                "comma-separated CSV files, directories of results, or tables of the suite to compare with",
                 known=tuple(published.SOURCES),
             ),
             WHERE,
@@ -294,6 +295,7 @@ REPORT = Verb(
     lambda given, command: report(given.words, given.values),
     takes="words",
     words="[FILE ...]",
+    details="A file is a results.jsonl, or a directory with one; the default is `out`.",
     examples=(
         "report out/results.jsonl --output=report",
         "report out --output_format=json --table=steps",
@@ -311,6 +313,7 @@ RERUN = Verb(
     lambda given, command: rerun(given.words, given.values),
     takes="words",
     words="RUN_ID [FILE ...]",
+    details=_RUN_IDS,
     examples=("rerun f13e1c470598 out/results.jsonl",),
 )
 DIFF = Verb(
@@ -319,5 +322,6 @@ DIFF = Verb(
     lambda given, command: diff(given.words, given.values),
     takes="words",
     words="RUN_ID RUN_ID [FILE ...]",
+    details=_RUN_IDS,
     examples=("diff f13e1c470598 0daa2ee5cace out/results.jsonl",),
 )

@@ -29,18 +29,22 @@ Blocks = tuple[Sequence[str], Sequence[int], int | None]
 # More than any system has: a list of so many would not end.
 _MOST_TASKS = 100_000
 # Rank, number of ranks, and the same on this host, of launchers whose ranks are not Slurm's even in a job of Slurm: of
-# Open MPI, MVAPICH 2 and 3, Horovod and IBM's jsrun.
-_OF_THEIR_OWN = tuple(
-    tuple(f"{launcher}_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
-    for launcher in ("OMPI_COMM_WORLD", "MV2_COMM_WORLD", "MVP_COMM_WORLD", "HOROVOD", "JSM_NAMESPACE")
+# Open MPI, MVAPICH 2 and 3, Horovod and IBM's jsrun; of BytePS, which numbers hosts, and processes on each.
+_OF_THEIR_OWN = (
+    *(
+        tuple(f"{launcher}_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+        for launcher in ("OMPI_COMM_WORLD", "MV2_COMM_WORLD", "MVP_COMM_WORLD", "HOROVOD", "JSM_NAMESPACE")
+    ),
+    ("DMLC_WORKER_ID", "DMLC_NUM_WORKER", "", ""),
+    ("BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE", "BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE"),
 )
 _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 # What numbers nodes, on which nothing need be started, and counts them, behind a platform's name: those of Kubeflow
 # Trainer, SkyPilot, AWS Batch, LeaderWorkerSet, Volcano, dstack, RunPod, HTCondor, Lepton, and of scripts for torchrun.
 _NODE_RANK = re.compile("(.+_|(?=NODE_RANK))(?:NODE_RANK|NODE_INDEX|WORKER_INDEX|TASK_INDEX|PROCNO)")
 _NODE_COUNTS = ("NNODES", "NUM_NODES", "NODES_NUM", "GROUP_SIZE", "WORKER_NUM", "TOTAL_WORKERS", "NPROCS")
-# Of PALS and Flux, which set PMI_RANK, too; of MPICH's and Intel MPI's Hydra, IBM's POE, BytePS, torchrun, and PMIx
-# alone. srun may set the same.
+# Of PALS and Flux, which set PMI_RANK, too; of MPICH's and Intel MPI's Hydra, IBM's POE, torchrun, and PMIx alone. srun
+# may set the same.
 _PMIX = ("PMIX_RANK", "", "", "")
 _VARIABLES = (
     *_OF_THEIR_OWN,
@@ -48,8 +52,6 @@ _VARIABLES = (
     ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", ""),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     ("MP_CHILD", "MP_PROCS", "", ""),
-    ("DMLC_WORKER_ID", "DMLC_NUM_WORKER", "", ""),
-    ("BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE", "BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE"),
     _OF_TORCHRUN,
     ("WORLD_RANK", *_OF_TORCHRUN[1:]),
 )

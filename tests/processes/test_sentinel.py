@@ -17,10 +17,12 @@ from tests.support.commands import ROOT, USER_ENVIRONMENT, Records, wait_until
 from tests.support.scratch import ENDLESS
 
 ENVIRONMENT = {**USER_ENVIRONMENT, "PYTHONPATH": str(ROOT)}
-# Names the sentinel, then ends as its argument says.
+# Names the sentinel, then ends as its argument says, with a core dump if the signal makes one.
 PROGRAM = """
-import os, sys, time
+import os, resource, sys, time
 from benchmarks.process import sentinel
+most = resource.getrlimit(resource.RLIMIT_CORE)[1]
+resource.setrlimit(resource.RLIMIT_CORE, (most, most))
 def act(death):
     with open("death", "w") as file: print(death.signal, death.out_of_memory, os.getpid(), file=file)
     os.rename("death", "dead")

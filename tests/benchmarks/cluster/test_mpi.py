@@ -135,8 +135,8 @@ LAUNCHED = [
     {"ANY_OTHER_NODE_RANK": "1", "ANY_OTHER_NUM_NODES": "4"},
     {"_CONDOR_PROCNO": "1", "_CONDOR_NPROCS": "4"},
     {"MP_CHILD": "1", "MP_PROCS": "4"},
-    {"DMLC_WORKER_ID": "1", "DMLC_NUM_WORKER": "4", "BYTEPS_LOCAL_RANK": "0", "BYTEPS_LOCAL_SIZE": "2"},
-    {"DMLC_WORKER_ID": "0", "DMLC_NUM_WORKER": "1", "BYTEPS_LOCAL_RANK": "1", "BYTEPS_LOCAL_SIZE": "4"},
+    {"DMLC_WORKER_ID": "1", "DMLC_NUM_WORKER": "4", "BYTEPS_LOCAL_RANK": "0", "BYTEPS_LOCAL_SIZE": "8"},
+    {"BYTEPS_LOCAL_RANK": "1", "BYTEPS_LOCAL_SIZE": "4", "DMLC_WORKER_ID": "0", "DMLC_NUM_WORKER": "1"},
     # Each of one task, in which torchrun has started four.
     hydra(0, 1) | of("", 1, 4, "WORLD_SIZE"),
     open_mpi(0, 1) | of("", 1, 4, "WORLD_SIZE"),
