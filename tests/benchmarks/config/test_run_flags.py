@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import console
+from benchmarks.cluster import restarts
 from benchmarks.compare import ab_verb
 from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
@@ -190,11 +191,16 @@ def test_mistakes_are_explained(arguments: list[str], words: str) -> None:
 
 
 @pytest.mark.parametrize("given", [["--num_gpus=1", "-g", "2"], ["-num-gpus", "1", "--num_gpus=2", "--num_gpus=2"]])
-def test_a_value_that_a_later_one_replaces_is_reported(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_value_that_a_later_one_replaces_is_reported(
+    given: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert flag.parse([*given, "--model=mlp", "--model=mlp"], run_flags.RUN_FLAGS).values["num_gpus"] == 2
     assert capsys.readouterr().err == "run_bench: Of --num_gpus, only the last value counts (2), not 1.\n"
     flag.parse(["--preset=quick", "--num_batches=7"], run_flags.RUN_FLAGS)
     assert capsys.readouterr().err == "", "a preset may be overridden without a notice"
+    monkeypatch.setattr(restarts, "inherited", lambda: restarts.Attempts("a run"))
+    flag.parse(given, run_flags.RUN_FLAGS)
+    assert capsys.readouterr().err == "", "the command that has started this task has reported it"
 
 
 @pytest.mark.parametrize(
@@ -211,7 +217,11 @@ def test_a_value_that_a_later_one_replaces_is_reported(given: list[str], capsys:
         (["--xla", "0", "--forward_only=no"], ["--xla=off", "--noforward_only"]),
         (["--nouse_fp16", "--precision=bf16"], ["--precision=bf16"]),
         (["--xla_compile"], ["--xla=jit"]),
-        (["--noxla_compile"], ["--xla=off"]),
+        (["--noxla_compile"], []),
+        (["--xla=False", "--xla_compile=True"], ["--xla"]),
+        (["--xla=True", "--xla_compile=False"], ["--xla"]),
+        (["--num_batches=0", "--num_epochs=160"], ["--num_epochs=160"]),
+        (["--num_batches=7", "--num_epochs=0"], ["--num_batches=7"]),
         (["--nohierarchical_copy", "--all_reduce_spec=xring"], ["--all_reduce_spec=xring"]),
     ],
 )
@@ -228,7 +238,6 @@ def test_another_spelling_is_the_same_value(given: list[str], same: list[str]) -
         ("--async=true", "--cross_replica_sync=true"),
         ("--task_id=1", "--task_index=0"),
         ("--use_fp16=true", "--precision=bf16"),
-        ("--xla_compile=false", "--xla=jit"),
         ("--hierarchical_copy=true", "--all_reduce_spec=xring"),
         ("--hierarchical_copy=false", "--all_reduce_spec=hierarchical"),
     ],

@@ -112,7 +112,9 @@ def test_rivals_are_those_with_the_most_devices() -> None:
     rates = {("replicated", 1): 100.0, ("parameter_server", 1): 150.0, ("replicated", 2): 280.0}
     rates |= {("parameter_server", 2): 200.0, ("parameter_server", 4): 300.0}
     runs = [_runs(rate, num_devices=n, variable_update=name) for (name, n), rate in rates.items()]
-    assert _verdict(*runs).startswith("2 devices: replicated psgpu is 40.0 % faster than parameter_server on gpu (")
+    said = _verdict(*runs)
+    assert said.startswith("2 devices: replicated psgpu is 40.0 % faster than parameter_server on gpu (")
+    assert said.endswith("; with parameter_server on gpu, 4 devices are 2.000 (1.931 to 2.072) x as fast as one.")
 
 
 @pytest.mark.parametrize(
