@@ -210,5 +210,8 @@ def foreign_format(line: bytes) -> str:
     if not sentence and b"\0" in line[:4] and line[:4].strip(b"\0"):
         sentence = _UTF16
     if not sentence and line.strip() == b"{":
-        sentence = "is indented JSON, and a file of records has one record per line: jq -c . FILE prints them so"
+        sentence = (
+            "is indented JSON, and a file of records has one record per line: if it has records, and is no export of "
+            "them, jq -c . FILE prints them so"
+        )
     return sentence

@@ -14,10 +14,12 @@ from typing import Any
 from absl import flags as absl_flags
 
 from benchmarks import console
+from benchmarks.cluster import restarts
 from benchmarks.config.peer_flags import instead_of
 from benchmarks.errors import UsageError, did_you_mean
 from benchmarks.option import Flag, Groups
 from benchmarks.outside_text import shortened
+from benchmarks.process import private_network
 from results.loading import read_small
 
 _PRESETS = Path(__file__).resolve().parent / "presets"
@@ -74,7 +76,8 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
         raise UsageError(str(error)) from error
     except RecursionError as error:  # absl compares an unknown name with each flag
         raise UsageError("There is no flag with so long a name. See --helpfull for all flags.") from error
-    _warn_of_repeats(_joined([*map(spelled, arguments)], table))  # those of a file may be overridden
+    if not (restarts.inherited().run or private_network.is_entered()):  # else the command that started this has warned
+        _warn_of_repeats(_joined([*map(spelled, arguments)], table))  # those of a file may be overridden
     values = _without_aliases({flag.name: _meant(flag, flag_values[flag.name].value) for flag in table}, table)
     for problem in filter(None, (flag.why_not(values[flag.name]) for flag in table if not flag.same_as)):
         raise UsageError(problem)
@@ -95,6 +98,8 @@ def _meant(flag: Flag, value: Any) -> Any:
         return None
     if flag.unset is not None and value == flag.unset:
         return None
+    if flag.path == "file" and value == "-":
+        raise UsageError(f"--{flag.name}=-: name a file. /dev/stdin and /dev/stdout may be one, and ./- is one, too.")
     return local_path(value, f"--{flag.name}: ", or_address=flag.addresses) if flag.path and value else value
 
 
@@ -115,6 +120,8 @@ def _without_aliases(values: Mapping[str, Any], table: Sequence[Flag]) -> dict[s
             value = alias.stands_for[0 if value else 1]
             if value == "" and merged[name] != alias.stands_for[0]:
                 continue
+            if alias.unset is False and merged[name] == alias.stands_for[1]:
+                merged[name] = None  # either of two switches turns it on
         if merged[name] not in (None, value):
             raise ContradictionError(
                 f"{spelling.lower()} and {spelled[name].lower()} contradict each other: drop one of them."

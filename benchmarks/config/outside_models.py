@@ -201,12 +201,16 @@ def _checked(name: str) -> str:
 
 
 @functools.cache
-def code() -> dict[str, Any]:
-    """Returns what facts of models depend on beside the models' own code: versions, and the code that makes models."""
+def code(*others: str) -> dict[str, Any]:
+    """Returns what facts of models depend on beside the models' own code: versions, and the code that makes models.
+
+    `others` are patterns of more files of the suite.
+    """
     software, root = provenance.describe_software(), subprocesses.RUN_BENCH.parent
     counting = ("training/flop_count.py", "training/model_facts.py", "explain/probed_model.py")
-    files = [*root.glob("models/*.py"), *(root / "benchmarks" / name for name in counting)]
-    digests = {path.name: digest_of(str(path)) for path in files}
+    patterns = ("models/*.py", *(f"benchmarks/{name}" for name in counting), *others)
+    files = [path for pattern in patterns for path in sorted(root.glob(pattern))]
+    digests = {str(path.relative_to(root)): digest_of(str(path)) for path in files}
     return {**{name: software[name] for name in ("keras_version", "tensorflow_version")}, "digests": digests}
 
 

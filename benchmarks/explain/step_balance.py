@@ -136,7 +136,7 @@ class Rates:
     """What is known of the hardware.
 
     Attributes:
-        records: of which rates are taken, oldest first.
+        records: of which rates are taken, oldest first; those of GPUs that are only like `gpu` before its own.
         gpu: of which rates are published; None: none, or an unknown one.
         peak_flops_per_sec: of one GPU, or of a host's cores together; None without one.
         hardware_is_given: the user names a GPU or a peak, which replaces the rates of records.
@@ -158,8 +158,8 @@ class Rates:
     ) -> Balance:
         """Returns the balance of a configuration, as far as rates are known; arguments are as of `Balance`.
 
-        Of records, those of one machine are used: that of the newest run or all-reduce on this kind of device. None
-        has the rate of the network of a cluster.
+        Of records, those of one machine are used: that of the newest run of the model on one device of this kind, or
+        without one that of the newest run or all-reduce. None has the rate of the network of a cluster.
         """
         records = [
             record
@@ -168,7 +168,9 @@ class Rates:
             and record.kind in (Kind.RUN, Kind.ALL_REDUCE)
             and record.config.get("device") == config.devices.device
         ]
-        records = [record for record in records if record.identity.hardware_key == records[0].identity.hardware_key]
+        runs = [run for run in records if _is_alone(run, config.workload, config.computing.precision)]
+        newest = (runs or records)[:1]
+        records = [record for record in records if record.identity.hardware_key == newest[0].identity.hardware_key]
         devices, processes = config.devices, config.processes
         alone = self._computing(records, config, flops_per_image)
         at_once = devices_with_a_peak(devices, processes.cluster)
@@ -309,10 +311,10 @@ def _stored_peak(devices: Devices, precision: str) -> float | None:
 
 
 def _of(records: Sequence[Record], gpu: KnownGpu) -> Sequence[Record]:
-    """Returns the valid records of runs on this GPU; if there are none, of those on GPUs that are like it."""
+    """Returns the valid records of runs on GPUs that are like this one, and then those on this one."""
     alike = {name for name in known_gpus.NAMES if known_gpus.gpu_of(name).is_like(gpu)}
     valid = [record for record in records if record.status is Status.OK and record.config.get("device") == "gpu"]
-    return [r for r in valid if _gpus(r) == {gpu.name}] or [r for r in valid if set() < _gpus(r) <= alike]
+    return sorted((r for r in valid if set() < _gpus(r) <= alike), key=lambda record: _gpus(record) == {gpu.name})
 
 
 def _gpus(record: Record) -> set[str]:

@@ -125,7 +125,7 @@ class Computing:
 COMPUTING_FLAGS = (
     *flags_of(Computing),
     Flag("use_fp16", bool, "the same as --precision=fp16", same_as="precision", stands_for=("fp16", "")),
-    Flag("xla_compile", bool, "the same as --xla=jit", same_as="xla", stands_for=("jit", "off")),
+    Flag("xla_compile", bool, "the same as --xla=jit", same_as="xla", stands_for=("jit", "off"), unset=False),
     Flag(
         "fp16_loss_scale",
         float,

@@ -111,6 +111,8 @@ def _hosts(options: argparse.Namespace, job: str, pods: int) -> str:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Prints the problem as a sentence."""
+        if message.startswith("unrecognized arguments"):
+            message += ": flags of run_bench come after --, and those of render.py are listed by jobset --help"
         print(f"{self.prog}: {message[0].upper()}{message[1:].rstrip('.')}.", file=sys.stderr)
         sys.exit(_USAGE_ERROR)
 
@@ -125,7 +127,9 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         _add_options(kinds.add_parser(kind, help=what, description=what, allow_abbrev=False))
     if bad := next((word for word in argv if _BEYOND_YAML.search(word)), None):
         parser.error(f"{bad!a} has a letter beyond U+FFFF, or is not UTF-8")
-    options = parser.parse_args(argv[:cut])
+    # Like run_bench, it takes dashes in names of flags.
+    dashed = re.compile("(?<=^--)[^=]+")
+    options = parser.parse_args([dashed.sub(lambda name: name[0].replace("-", "_"), word) for word in argv[:cut]])
     # Kubernetes refuses longer names of pods, which begin with --name; a Job appends five letters.
     last = max(options.workers, options.ps) - 1
     suffix = f"-worker-0-{last}-abcde" if options.kind == "jobset" else f"-worker-{last}"

@@ -61,8 +61,8 @@ def check(
     """Judges today's runs by the stored sessions of the same configuration and hardware.
 
     Of today's records, sessions that are stored, or older than the stored ones, are not judged. If there are no others,
-    the latest session of each configuration is judged by the others. A configuration that the compared sessions ran,
-    and today's did not, is missing. `names` are today's records and the baselines in messages. The default threshold is
+    the latest sessions are judged by the earlier ones. A configuration that the compared sessions ran, and today's did
+    not, is missing. `names` are today's records and the baselines in messages. The default threshold is
     5 %, or twice the noise of the stored sessions.
 
     Raises:
@@ -77,12 +77,11 @@ def check(
     candidates: dict[Key, list[Record]] = {}
     with_last: list[tuple[Sequence[Record], Sequence[Record]]] = []
     notes: list[str] = []
-    new = _new_sessions(mine, theirs)
+    new = _new_sessions(mine, theirs) or _latest_sessions(mine)
     for key, of_file in mine.items():
-        session_ids = new or {session_of(of_file.records[-1])}
-        judged = [record for record in of_file.records if session_of(record) in session_ids]
+        judged = [record for record in of_file.records if session_of(record) in new]
         if judged:
-            history = _history(theirs.get(key), session_ids)
+            history = _history(theirs.get(key), new)
             findings.append(_finding(key, of_file.title, judged, history, threshold))
             bases += history
             candidates[key] = judged
@@ -137,6 +136,15 @@ def _new_sessions(today: Mapping[Key, RunGroup], stored: Mapping[Key, RunGroup])
         limits = ((record, first if record.status is Status.OK else last) for record in of_file.records)
         new |= {session_of(record) for record, limit in limits if record.ended > limit}
     return new - {session_of(record) for of_store in stored.values() for record in of_store.records}
+
+
+def _latest_sessions(of_file: Mapping[Key, RunGroup]) -> set[str]:
+    """Returns the last session of each configuration that other configurations of this session have not outlived."""
+    last = {key: session_of(group.records[-1]) for key, group in of_file.items()}
+    earlier = {
+        of_run for key, group in of_file.items() for run in group.records if (of_run := session_of(run)) != last[key]
+    }
+    return {*last.values()} - earlier or {*last.values()}  # two sweeps at once may outlive each other
 
 
 def _history(of_store: RunGroup | None, of_today: Collection[str]) -> list[Session]:

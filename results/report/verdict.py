@@ -8,7 +8,7 @@ from results.intervals import Interval, of_repeats
 from results.report import headline, ranking
 from results.report.anomalies import note_on_repeats, title
 from results.report.ranking import RankingGroup, beats, paired_rates
-from results.summary import Row, grouped
+from results.summary import Row, grouped, manager_of
 from results.text import counted
 
 _MOST_SENTENCES = 3
@@ -31,22 +31,25 @@ def verdict(rows: Sequence[Row]) -> str:
         return _apart(groups) or "Nothing to rank: no two settings do the same work on equal hardware and software."
     more = f" And {len(said) - _MOST_SENTENCES} more below." if len(said) > _MOST_SENTENCES else ""
     once = f" ({once})" if (once := note_on_repeats(rated)) else ""
-    return " ".join(said[:_MOST_SENTENCES]) + once + more
+    return " ".join(said[:_MOST_SENTENCES]) + more + once
 
 
 def _of_group(group: RankingGroup, is_one_model_of_several: bool) -> str:
-    """Returns the sentence on the rivals with the most devices; without rivals, on what more devices gain."""
+    """Returns the sentence on the rivals with the most devices, and on what more devices without rivals gain."""
     by_devices = grouped(group.rows, lambda row: row.devices)
     where = [group.model] if is_one_model_of_several else []
-    most = max((devices for devices, rivals in by_devices.items() if len(rivals) > 1), default=None)
-    if most is not None:
-        where += [counted(most, "device")] if len(by_devices) > 1 else []
-        found = _compared(sorted(by_devices[most], key=lambda row: -row.rate))
-    else:
-        row = by_devices[max(by_devices)][0]
-        if row.devices == 1 or row.speed_up is None:
-            return ""
-        found = f"{row.devices} devices are {row.speed_up.text()} x as fast as one"
+    compared = max((devices for devices, rivals in by_devices.items() if len(rivals) > 1), default=0)
+    said = []
+    if compared:
+        where += [counted(compared, "device")] if len(by_devices) > 1 else []
+        said.append(_compared(sorted(by_devices[compared], key=lambda row: -row.rate)))
+    row = by_devices[max(by_devices)][0]
+    if row.devices > max(1, compared) and row.speed_up:
+        whose = f"with {manager_of(row.config)}, " if compared else ""
+        said.append(f"{whose}{row.devices} devices are {row.speed_up.text()} x as fast as one")
+    if not said:
+        return ""
+    found = "; ".join(said)
     sentence = f"{', '.join(where)}: {found}." if where else f"{found}."
     return sentence[:1].upper() + sentence[1:] if found.startswith(_IN_ENGLISH) and not where else sentence
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.config import outside_models
 from benchmarks.explain import known_gpus, model_table
 from models import specs
 from tests.support.commands import Finished, RunBench
@@ -322,6 +323,8 @@ def test_counts_are_kept_for_the_same_question(
     assert _rows(run_bench(*words, "--num_gpus=2")) == first and not counted
     _rows(run_bench(*words, "--num_gpus=3"))
     assert counted == ["mlp", "trivial"]
+    code = outside_models.code(*model_table._COUNTING_BYTES)["digests"]
+    assert {"models/building.py", "variable_mgr/transfers.py", "variable_mgr/managers/replicated.py"} <= code.keys()
     (held,) = (tmp_path / "cache" / "cnn_bench").glob("model_counts.json")
     held.write_text(held.read_text().replace("sent_bytes", "bytes"))
     done = run_bench(*words, "--num_gpus=2")

@@ -218,6 +218,7 @@ def test_an_export_of_steps_has_a_row_per_step(run_bench: RunBench, tmp_path: Pa
         (["--output_format=csv", "--output=out/loop/file"], "Too many levels of symbolic links"),
         (["--output=runs.csv"], "a report is a directory of files: name one, or add --output_format=csv."),
         (["--output=page.html"], "a report is a directory of files: name one."),
+        (["--output=bench.prom"], "a report is a directory of files: name one, or add --output_format=openmetrics."),
     ],
 )
 def test_an_export_that_cannot_be_is_refused_in_words(

@@ -152,7 +152,6 @@ def test_threads_of_gpus_are_tensorflows_unless_data_is_read(flags_given: list[s
     [
         ("", 1, "--per_gpu_thread_count=2: with --gpu_thread_mode=gpu_private, as in tf_cnn_benchmarks."),
         ("--gpu_thread_mode=global", 1, "--per_gpu_thread_count=2 has no effect: --gpu_thread_mode is global."),
-        ("", 0, "--per_gpu_thread_count=2 has no effect: it is about GPUs, and this run uses none."),
         ("--gpu_thread_mode=gpu_shared", 1, None),
         ("--data_dir=x", 1, None),
     ],
@@ -355,6 +354,7 @@ def test_pauses_are_in_the_key_of_runs_that_read_images(flags: Sequence[str], pa
         ("--profile_steps=\u00b2:3", "the first and the last step"),
         (f"--output_dir={'a' * 300}", "cannot be the path of a file"),
         ("--output_dir=file:///a%00b", "cannot be the path of a file"),
+        ("--trace_file=-", "--trace_file=-: name a file. /dev/stdin and /dev/stdout may be one"),
         (f"--{'9' * 5000}", "no flag with so long a name"),
     ],
 )

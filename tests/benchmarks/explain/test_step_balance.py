@@ -136,7 +136,8 @@ def test_rates_of_two_machines_are_not_mixed() -> None:
     new = fake_run(batch_per_device=64, step_seconds=0.064)
     rate = _balance(Rates(records=[old, new])).images_per_sec
     assert rate and rate.value == pytest.approx(1000.0)
-    assert _balance(Rates(records=[old, fake_run(model="vgg16")])).images_per_sec is None
+    rate = _balance(Rates(records=[old, fake_run(model="vgg16")])).images_per_sec
+    assert rate and rate.value == pytest.approx(64_000.0), "the newer machine has no run of the model"
 
 
 def test_the_rate_of_the_links_is_that_of_the_nearest_all_reduce() -> None:
@@ -211,8 +212,9 @@ def test_flags_and_files_are_where_rates_come_from(monkeypatch: pytest.MonkeyPat
 
 def test_records_of_a_gpu_count_before_those_of_one_with_another_memory(tmp_path: Any) -> None:
     h200 = replace(fake_run(rate=500.0), environment={"gpus": ["NVIDIA H200 140 GiB"]})
-    h100 = replace(fake_run(rate=300.0), environment={"gpus": ["NVIDIA H100 80GB HBM3 79 GiB"]})
+    h100 = replace(fake_run(rate=300.0, hardware="b"), environment={"gpus": ["NVIDIA H100 80GB HBM3 79 GiB"]})
     no_rates = [replace(h100, status=Status.CRASH), replace(h100, config={**h100.config, "device": "cpu"})]
+    no_rates.append(replace(h100, config={**h100.config, "model": "vgg16"}))
     of_another = f"{h200.identity.run_id}, H200"
     for records, words in (([h100, h200], h100.identity.run_id), ([h200, *no_rates], of_another)):
         (tmp_path / "all.jsonl").write_text("".join(f"{record.to_json()}\n" for record in records))

@@ -205,11 +205,16 @@ class TestCheck:
         finding = only(judged(today, nights(10)))
         assert finding.verdict is Verdict.MISSING and "asks for 8 GPUs" in finding.reason
 
-    @pytest.mark.parametrize("earlier", [0, 10], ids=["a file of today", "a file of all nights"])
-    def test_what_the_compared_sessions_ran_and_today_did_not_is_missing(self, earlier: int) -> None:
+    @pytest.mark.parametrize(
+        ("earlier", "is_stored"),
+        [(0, False), (10, False), (10, True)],
+        ids=["a file of today", "a file of all nights", "which are all stored"],
+    )
+    def test_what_the_compared_sessions_ran_and_today_did_not_is_missing(self, earlier: int, is_stored: bool) -> None:
         """Else a gate would pass after a change by which a configuration no longer runs."""
         stored = [*nights(10), *nights(10, model="vgg16")]
-        found = judged([*stored[: 6 * earlier], *night(20)], stored)
+        today = [*stored[: 6 * earlier], *night(20)]
+        found = judged(today, today if is_stored else stored)
         unchanged, missing = found.findings
         assert (unchanged.verdict, missing.verdict) == (Verdict.UNCHANGED, Verdict.MISSING) and found.is_undecided
         assert missing.title.startswith("vgg16") and (missing.base_rounds, missing.candidate_rounds) == (30, 0)

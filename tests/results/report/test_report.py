@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -337,12 +337,20 @@ def test_a_link_opens_what_is_folded(page: Any) -> None:
     page.locator("#glossary dl").wait_for()
 
 
-def test_the_answer_is_seen_without_scrolling(open_report: Any, tmp_path: Path, no_plots: None) -> None:
-    """Of a sweep over managers, batches and precisions, on a window of 1280 x 900."""
-    grid = itertools.product(("replicated", "parameter_server"), (1, 8), (16, 32), ("fp32", "bf16"))
+@pytest.mark.parametrize(
+    "machines", [("Tesla T4 15 GiB",), ("NVIDIA A100-SXM4-40GB 40 GiB", "NVIDIA H100 80GB HBM3 79 GiB")]
+)
+def test_the_answer_is_seen_without_scrolling(
+    open_report: Any, tmp_path: Path, no_plots: None, machines: Sequence[str]
+) -> None:
+    """Of sweeps over managers, batches and precisions, of which one is on two machines, on a window of 1280 x 900."""
+    grid = itertools.product(("replicated", "parameter_server"), (1, 8), (16, 32), ("fp32", "bf16"), machines)
     records = [
-        fake_run(variable_update=name, num_devices=n, batch_per_device=batch, precision=precision)
-        for name, n, batch, precision in grid
+        replace(
+            fake_run(variable_update=name, num_devices=n, batch_per_device=batch, precision=precision, hardware=gpu),
+            environment={"gpus": [gpu] * n},
+        )
+        for name, n, batch, precision, gpu in grid
         for _ in range(3)
     ]
     write.write(Report(records), ["x"], tmp_path)

@@ -104,13 +104,17 @@ def test_more_devices_are_compared_with_one_and_models_apart() -> None:
     )
     there = [_runs(rate, num_devices=n, hardware=name) for name in "bc" for n, rate in ((1, 100.0), (4, 360.0))]
     assert _verdict(*scaled, *other, *there).endswith("x as fast as one. And 1 more below."), "machines are no models"
+    once = [_runs(rate, (1.0,), num_devices=n, hardware="d") for n, rate in ((1, 100.0), (4, 360.0))]
+    assert " And 2 more below. (Nothing was repeated on some machines: " in _verdict(*scaled, *other, *there, *once)
 
 
 def test_rivals_are_those_with_the_most_devices() -> None:
     rates = {("replicated", 1): 100.0, ("parameter_server", 1): 150.0, ("replicated", 2): 280.0}
     rates |= {("parameter_server", 2): 200.0, ("parameter_server", 4): 300.0}
     runs = [_runs(rate, num_devices=n, variable_update=name) for (name, n), rate in rates.items()]
-    assert _verdict(*runs).startswith("2 devices: replicated psgpu is 40.0 % faster than parameter_server on gpu (")
+    said = _verdict(*runs)
+    assert said.startswith("2 devices: replicated psgpu is 40.0 % faster than parameter_server on gpu (")
+    assert said.endswith("; with parameter_server on gpu, 4 devices are 2.000 (1.931 to 2.072) x as fast as one.")
 
 
 @pytest.mark.parametrize(
