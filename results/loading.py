@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from results.record import Record, UnknownFormatError
 
 _MOST_PROBLEMS = 20  # of one file
+_MOST_BYTES_OF_SMALL = 2**24
 _JOINT, _PARTED = b'}{"identity"', b'}\n{"identity"'
 CONFLICT_MARKS = (b"<<<<<<<", b"|||||||", b"=======", b">>>>>>>")
 _OF_THIS_PROCESS = ("/dev/stdin", "/dev/fd/")  # of a shell's pipe or <(...), which have a writer
@@ -50,6 +51,23 @@ def open_file(path: Path) -> io.BufferedReader:
     return open(path, "rb", opener=open_regular)
 
 
+def read_small(path: Path) -> bytes:
+    """Returns the content of a regular file, or a pipe of the shell, that people or this suite write: a suite, a cache.
+
+    Raises:
+        OSError: it cannot be opened, is of another kind, or is larger than any such file.
+    """
+    with _open(path) as file:
+        content = file.read(_MOST_BYTES_OF_SMALL + 1)
+    if len(content) > _MOST_BYTES_OF_SMALL:
+        raise OSError(errno.EFBIG, f"it has more than {_MOST_BYTES_OF_SMALL} bytes", str(path))
+    return content
+
+
+def _open(path: Path) -> IO[bytes]:
+    return open(path, "rb") if str(path).startswith(_OF_THIS_PROCESS) else open_file(path)
+
+
 def load(*paths: Path) -> Loaded:
     """Reads JSONL files of records. A damaged line or an unknown format is reported.
 
@@ -62,7 +80,7 @@ def load(*paths: Path) -> Loaded:
     loaded = Loaded()
     for path in paths:
         try:
-            with open(path, "rb") if str(path).startswith(_OF_THIS_PROCESS) else open_file(path) as file:
+            with _open(path) as file:
                 loaded.add_lines(file, path)
         except OSError as error:  # of an error while it is read, Python does not know the name
             raise OSError(error.errno, error.strerror, str(path)) from error
