@@ -21,6 +21,8 @@ _MOST_BYTES_OF_SMALL = 2**24
 _JOINT, _PARTED = b'}{"identity"', b'}\n{"identity"'
 CONFLICT_MARKS = (b"<<<<<<<", b"|||||||", b"=======", b">>>>>>>")
 _OF_THIS_PROCESS = ("/dev/stdin", "/dev/fd/")  # of a shell's pipe or <(...), which have a writer
+LFS_POINTER = b"version https://git-lfs"  # how such a file begins
+IS_LFS_POINTER = "is a pointer of Git LFS and not the file itself: run git lfs pull"
 _UTF16 = "is in UTF-16, and records are in UTF-8: convert it (iconv -f utf-16 -t utf-8)"
 # Of gzip, Zstandard, xz, bzip2 and ZIP.
 _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"BZh", b"PK\x03\x04")
@@ -29,7 +31,7 @@ _FOREIGN_FORMATS = (
     ((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), _UTF16),
     (_COMPRESSED, "is compressed: unpack it (gunzip, unzstd, unxz, bunzip2 or unzip)"),
     ((b"PAR1", b"run_id,"), "was exported from records: name results.jsonl, of which it was made"),
-    ((b"version https://git-lfs",), "is a pointer of Git LFS and not the file itself: run git lfs pull"),
+    ((LFS_POINTER,), IS_LFS_POINTER),
     ((b"[",), "is a JSON array, and a file of records has one record per line: jq -c '.[]' FILE prints them so"),
 )
 

@@ -133,6 +133,7 @@ COMPUTING_FLAGS = (
         default=f"{LOSS_SCALE:g}, or {FIRST_DYNAMIC_SCALE:g} if it is dynamic",
         above=0,
         at_most=2**32,
+        gone=(("dynamic", "use --fp16_enable_auto_loss_scale"),),
     ),
     Flag(
         "fp16_enable_auto_loss_scale",
