@@ -121,7 +121,7 @@ class Store:
         header, _, rows = as_csv(records).partition("\n")
         columns = b""
         if self.csv_path.exists():
-            with self.csv_path.open("rb") as table:
+            with open_file(self.csv_path) as table:
                 columns = table.readline()
         if columns == f"{header}\n".encode() and self._append_rows(rows, after=after):
             return []

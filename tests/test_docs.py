@@ -17,7 +17,7 @@ from benchmarks.cli import main
 from benchmarks.cli.verbs import NAMES, chosen, commands, flags_of, load
 from benchmarks.cluster import server_verb
 from benchmarks.compare import ab_verb, calibration
-from benchmarks.config import config, flag, outside_models
+from benchmarks.config import config, flag, outside_models, run_flags
 from benchmarks.config.outside_models import Facts
 from benchmarks.data import input_verb
 from benchmarks.devices import devices_verb
@@ -367,6 +367,14 @@ def test_the_generated_tables_of_a_page_are_up_to_date(page: Path) -> None:
 
 def test_the_schema_of_a_record_is_up_to_date() -> None:
     assert generate.RECORD_SCHEMA.read_text(encoding="utf-8") == tables.record_schema(), "run: python -m docs.generate"
+
+
+def test_every_field_of_the_configuration_is_a_flag_or_has_a_row() -> None:
+    page = (ROOT / "docs" / "reference" / "record.md").read_text(encoding="utf-8")
+    _, _, section = page.partition("\n## config\n")
+    rows = re.findall(r"`(\w+)`", section.partition("\n## ")[0])
+    given = flag.parse(["--device=cpu"], run_flags.RUN_FLAGS).values
+    assert config.resolve(given, int).to_dict().keys() <= {*run_flags.FLAGS, *rows}
 
 
 def test_every_reduction_has_a_row() -> None:

@@ -20,6 +20,7 @@ from benchmarks.config.flag import local_path
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.data import input_verb
+from benchmarks.data.sources.storage import is_address
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean, writing
 from benchmarks.microbench import allreduce_verb
 from benchmarks.option import Flag, only
@@ -221,6 +222,8 @@ def _repeated(command: Sequence[str]) -> list[str]:
     model = values.get("model", "")
     if outside_models.is_code(model):
         raise UsageError(f"--model={model} is code that the record does not contain.")
+    if is_address(values.get("data_dir", "")):
+        raise UsageError(f"--data_dir={values['data_dir']} is in a storage that other hosts serve.")
     return [verb, *run_flags.words(values)]
 
 

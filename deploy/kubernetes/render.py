@@ -84,7 +84,11 @@ def _jobs(options: argparse.Namespace, bench_flags: Sequence[str]) -> list[Job]:
     """Returns the jobs that have pods."""
     # All tasks get the same flags; --gpus_per_worker sets --num_gpus, too.
     flags = [flag.replace("$", "$$") for flag in bench_flags]
-    if options.gpus_per_worker and not any(_flag_name(flag) == "num_gpus" for flag in flags):
+    given = {_flag_name(flag) for flag in flags}
+    if options.workers > 1 and not options.ps and "variable_update" not in given:
+        # run_bench's default needs a server. A preset may override this, since the last value of a flag counts.
+        flags.insert(0, "--variable_update=collective_all_reduce")
+    if options.gpus_per_worker and "num_gpus" not in given:
         flags.append(f"--num_gpus={options.gpus_per_worker}")
     flags.append(f"--output_dir={RESULTS_DIRECTORY}")
     counts = {name: count for name, count in (("ps", options.ps), ("worker", options.workers)) if count}

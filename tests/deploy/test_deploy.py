@@ -377,6 +377,23 @@ def test_flags_reach_run_bench_as_they_were_given(kind: str) -> None:
         assert "--num_gpus=8" not in args
 
 
+@KINDS
+@pytest.mark.parametrize(
+    ("options", "bench", "manager"),
+    [
+        ((), (), "collective_all_reduce"),
+        ((), ("--variable_update=local_sgd",), "local_sgd"),
+        (("--ps=1",), (), None),
+        (("--workers=1",), (), None),
+    ],
+)
+def test_workers_without_servers_get_a_manager_that_needs_none(
+    kind: str, options: tuple[str, ...], bench: tuple[str, ...], manager: str | None
+) -> None:
+    _, run = manifests(kind, *options, bench=bench)
+    assert flags_of(pods(run)["worker"][1]).get("variable_update") == manager
+
+
 def test_flags_that_name_tasks_are_reserved() -> None:
     timeouts = {"start_timeout_seconds", "step_timeout_seconds"}
     assert CLUSTER_FLAGS - {*render.RESERVED} == {"private_network", "server_protocol", *timeouts}

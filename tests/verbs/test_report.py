@@ -47,6 +47,7 @@ def stored(directory: Path, command: Sequence[str]) -> str:
         (["--model=net.py:f"], "--model=net.py:f is code that the record does not contain"),
         (["--train_dir=x"], "--train_dir is not repeated: it may reach other hosts, or write where you did not say"),
         (["--mlflow_uri=http://h"], "--mlflow_uri is not repeated"),
+        (["--data_dir=gs://b/x"], "--data_dir=gs://b/x is in a storage that other hosts serve"),
         (["--model=trivial", "x"], "'x' in its command is no flag of run"),
         (["--flagfile=elsewhere"], "--flagfile=elsewhere names a file"),
         (["--model=mlp", " --flagfile elsewhere"], "--flagfile=elsewhere names a file"),

@@ -50,8 +50,8 @@ def test_a_second_run_continues_bit_for_bit(run_bench: RunBench, records: Record
     assert run_bench(*always, "--num_batches=7").status == 0
     first = run_bench(*always, "--num_batches=3", "--train_dir=ck")
     assert (first.status, "training begins" in first.stdout) == (0, True), first
-    second = run_bench(*always, "--num_batches=3", "--train_dir=ck")
-    assert (second.status, "continuing after step 4" in second.stdout) == (0, True), second
+    second = run_bench(*always, "--num_batches=3", "--train_dir=ck", "--initial_weights=read.only.at.first")
+    assert (second.status, "model.ckpt-4, not from --initial_weights." in second.stdout) == (0, True), second
     at_once, before, after = records()
     assert losses(before) + losses(after) == losses(at_once)
     assert [record["measurement"]["steps_before"] for record in (at_once, before, after)] == [0, 0, 4]
@@ -289,6 +289,8 @@ def test_inference_and_new_trainings_get_trained_weights(run_bench: RunBench, re
     trained, inferred, begun = map(losses, records())
     assert inferred[0] == pytest.approx(begun[0], rel=1e-6)
     assert begun[0] < trained[0]
+    other = run_bench(*SMALL, "--num_batches=1", "--initial_weights=ck", "--num_classes=7")
+    assert other.status == 0 and "than this run, 7, so the last layer begins anew." in other.stderr
 
 
 @pytest.mark.row("U1.7")

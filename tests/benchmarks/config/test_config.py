@@ -119,6 +119,11 @@ def test_workers_that_share_gpus_divide_their_memory(monkeypatch: pytest.MonkeyP
             r"resnet50 is for imagenet \(224.* for mnist: lenet_mnist, mlp\.",
         ),
         (["--data_name=synthetic", "--data_dir=x"], 0, "drop one of them"),
+        (
+            ["--eval", "--train_dir=x", "--data_dir=x", "--data_split=train"],
+            0,
+            "--eval, which takes the validation set",
+        ),
         (["--data_dir=https://me:secret@host/x"], 0, "^--data_dir: https://... is an address of another storage"),
     ],
 )
