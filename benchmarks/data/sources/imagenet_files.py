@@ -341,6 +341,11 @@ def encoded_of(payload: bytes, layout: Layout) -> bytes:
     return bytes(features_of(payload)[layout.encoded].bytes_list.value[0])
 
 
+def label_of(payload: bytes, layout: Layout) -> int:
+    """Returns the label of a record without a problem, as it is stored."""
+    return features_of(payload)[layout.label].int64_list.value[0]
+
+
 def problem_of_example(payload: bytes, layout: Layout, labels: range) -> tuple[str, str] | None:
     """Returns the kind of defect of a record's keys, label or pixels, and the reason; None for a sound record.
 
