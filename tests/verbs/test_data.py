@@ -71,7 +71,7 @@ def test_a_folder_is_converted_and_trained_on(run_bench: RunBench, fake_imagenet
     assert "39 photos in 2 shards; 39 were encoded again, 1 left out" in done.stdout
     assert "cannot be decoded" in done.stderr and "Traceback" not in done.stderr
     checked = run_bench("data", "check", "records", "--decode").stdout
-    assert checked.endswith("39 records in 2 files, labels 1 to 40, all sound\n")
+    assert "\n39 records in 2 files, labels " in checked and checked.endswith(", all sound\n")
     for data in ("records", "photos"):
         trained = run_bench(*TRIVIAL, f"--data_dir={data}", "--on_bad_record=skip")
         assert trained.status == 0, trained.stderr

@@ -245,16 +245,16 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
             "others, unless a part is wanted."
         )
     files = [path / name for name in shards]
-    found = dict(zip(files, for_each(files, _size_and_compression), strict=True))
-    files = [file for file, (size, _) in found.items() if size]
+    facts = dict(zip(files, for_each(files, _size_and_compression), strict=True))
+    files = [file for file, (size, _) in facts.items() if size]
     if not files:
-        raise DataError(f"{next(iter(found))} holds no record: copy or make it again.")
-    if empty := [file.name for file, (size, _) in found.items() if not size]:
+        raise DataError(f"{next(iter(facts))} holds no record: copy or make it again.")
+    if empty := [file.name for file, (size, _) in facts.items() if not size]:
         warn(
             f"{path} holds {counted(len(empty), 'shard')} without records ({some(empty)}), as some programs write "
             "them: copy them again if they should hold photos."
         )
-    sizes, compressions = zip(*(found[file] for file in files), strict=True)
+    sizes, compressions = zip(*(facts[file] for file in files), strict=True)
     if len(set(compressions)) > 1:
         raise DataError(f"--data_dir={path}: some shards are compressed, and others are not: keep one kind.")
     return PhotoRecords(
