@@ -13,6 +13,7 @@ from typing import Any, Literal
 from benchmarks.errors import UsageError
 from benchmarks.machine.hardware import cpu_instructions
 from benchmarks.option import Flag, filled, flags_of, option
+from benchmarks.outside_text import whole_number
 from benchmarks.process.tensorflow_setup import PERSISTENT_BATCH_NORM
 from models.model_spec import ModelSpec
 from variable_mgr.catalog import PYTORCH_LOOPS
@@ -132,6 +133,7 @@ COMPUTING_FLAGS = (
         default=f"{LOSS_SCALE:g}, or {FIRST_DYNAMIC_SCALE:g} if it is dynamic",
         above=0,
         at_most=2**32,
+        gone=(("dynamic", "use --fp16_enable_auto_loss_scale"),),
     ),
     Flag(
         "fp16_enable_auto_loss_scale",
@@ -239,7 +241,7 @@ def _overruled(given: Mapping[str, Any], precision: str, onednn: str | None, *, 
         if acts and (rounds if effect == _ROUNDS else name != "TF_DETERMINISTIC_OPS" or not given["deterministic"]):
             yield f"{name}={value}: {effect}: unset it, unless that is meant."
     for name, setting in _THREADS:
-        if (value := os.environ.get(name, "")).isdecimal() and int(value) and not given[setting]:
+        if whole_number(value := os.environ.get(name, "")) and not given[setting]:
             yield (
                 f"{name}={value}: it sets TensorFlow's threads, and reports have such runs in one row with others: use "
                 f"--{setting}={value} instead, or unset it."

@@ -181,6 +181,16 @@ def test_a_new_file_has_the_mode_that_the_user_wants(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o600
 
 
+def test_records_are_replaced_by_nothing_else(tmp_path: Path) -> None:
+    (records := tmp_path / "results.jsonl").write_text(f"{_LINE}\n")
+    with pytest.raises(OSError, match="it has records, which would be lost"):
+        store_module.replace(records, '{\n  "format_version": 1\n}\n')
+    assert records.read_text() == f"{_LINE}\n"
+    for content in (f"{_LINE}\n{_LINE}\n", ""):
+        store_module.replace(records, content)
+        assert records.read_text() == content
+
+
 def test_a_file_that_is_stdout_is_not_replaced(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log:
         before = os.dup(1)

@@ -21,6 +21,7 @@ from benchmarks.data.sources import safe_files
 from benchmarks.data.sources.data_sets import reading
 from benchmarks.data.sources.safe_files import open_file
 from benchmarks.errors import DataError
+from results.loading import IS_LFS_POINTER, LFS_POINTER
 
 _HEADER = struct.Struct("<QI")
 Compression = Literal["", "GZIP", "ZLIB"]
@@ -170,6 +171,9 @@ def _frames(path: Path) -> Iterator[tuple[BinaryIO | _Inflated, int, int, int] |
                 kind, reason = "truncated", f"the file ends within its {_HEADER.size}-byte header"
                 break
             length, crc = _HEADER.unpack(header)
+            if LFS_POINTER.startswith(header):
+                yield Defect(path, number, offset, "shard", f"it {IS_LFS_POINTER}")
+                return
             if crc != _masked_crc(header[:8]):
                 kind, reason = (
                     "crc",

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.checkpoints import keras_exchange
+from benchmarks.checkpoints.training_state import of_other_classes
 from benchmarks.config.outside_models import Facts, outside_spec
 from benchmarks.errors import DataError, UsageError
 from models import building, specs
@@ -102,6 +103,18 @@ def test_other_names_are_taken_in_order(tmp_path: Path) -> None:
         np.testing.assert_array_equal(values[name], variable.numpy())
 
 
+def test_a_last_layer_for_other_classes_is_told_from_one_for_imagenet(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.keras"
+    keras_exchange.to_model(specs.find_model("mlp"), 10, _drawn(build("mlp", num_classes=10))).save(path)
+    model = build("mlp", num_classes=7)
+    assert {*of_other_classes(keras_exchange.read_keras_weights(path, model), model.variables)} == {
+        "logits/kernel",
+        "logits/bias",
+    }
+    with pytest.raises(DataError, match=r"the model has logits/kernel \(100, 1000\), the file has .* as many classes"):
+        keras_exchange.read_keras_weights(path, build("mlp", num_classes=1000))
+
+
 @pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
 def test_another_model_is_refused(ending: str, tmp_path: Path) -> None:
     theirs = keras.Sequential([keras.Input((28, 28, 1)), keras.layers.Flatten(), keras.layers.Dense(10)])
@@ -111,7 +124,7 @@ def test_another_model_is_refused(ending: str, tmp_path: Path) -> None:
         keras_exchange.read_keras_weights(path, build("mlp", num_classes=10))
     by_ending = {
         ".keras": r"where the model has hidden/kernel \(784, 100\), the file has dense\w*/kernel \(784, 10\)\. Pass",
-        ".weights.h5": "cannot be read into mlp: ",
+        ".weights.h5": "cannot be read into mlp: .*[^.][.] If it is for other classes, load it into a model of Keras",
     }
     assert re.search(by_ending[ending], str(failed.value))
 

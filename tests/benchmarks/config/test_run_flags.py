@@ -154,11 +154,18 @@ def test_a_flagfile_that_cannot_be_read_is_named(
         (["--lr=0.1"], "no flag --lr. Use --init_learning_rate. See --help"),
         (["-a", "resnet50"], "no flag --a. Use --model. See --help"),
         (["--img-size=224"], "no flag --img_size. Use --model: each has one size of images. See"),
+        (
+            ["--checkpoint_path=x"],
+            "no flag --checkpoint_path. Use --initial_weights to begin with its weights, --train",
+        ),
+        (["--warmup_epochs=5"], "no flag --warmup_epochs. Use --num_learning_rate_warmup_epochs. See"),
+        (["--lr_scheduler=cosine"], "no flag --lr_scheduler. Use --cosine_decay_epochs, --piecewise_learning_rate_sch"),
         (["--no-cuda"], "no flag --nocuda. Use --device. See"),
         (
             ["--variable_update=replicate"],
             r"there is no 'replicate'. Did you mean 'replicated'\? Choices: collective_all_reduce",
         ),
+        (["--fp16_loss_scale=dynamic"], "--fp16_loss_scale=dynamic: use --fp16_enable_auto_loss_scale"),
         (["--batch_size=many"], "--batch_size=many: 'many' is not a whole number, and not auto"),
         (["--num_batches=1.5"], "--num_batches=1.5: '1.5' is not a whole number"),
         (["--batch_size=32,64"], "'32,64' is not a whole number, and not auto. Lists are for `sweep`."),

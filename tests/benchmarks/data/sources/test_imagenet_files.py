@@ -392,6 +392,8 @@ BY_CLASS = "Name the folder of shards called like train-00000-of-00008, or of on
         (["train/a/0.jpg", "val/a/0.jpg", "val/b/0.jpg"], "validation", "train lacks 1 class folder of .*val: b"),
         (["train/a/0.jpg", "val/images/0.jpg"], "validation", "of .*val: images. ImageNet's validation photos have no"),
         (["train/cafe\u0301/0.jpg", "val/caf\u00e9/0.jpg"], "validation", r"val: caf\u00e9\. Accents have another"),
+        (["all/train/a/0.jpg", "all/val/a/0.jpg"], "validation", "/a/0.jpg: if 'a' is a class, name .*/all. Name the"),
+        (["training_set/a/0.jpg", "test_set/a/0.jpg"], "train", "/a/0.jpg. Name the folder"),
         (["val/a/0.jpg", "val/b/0.jpg"], "validation", "val has 2 class folders, and there is no folder train beside"),
         (
             ["train/a/0.jpg", "val/a/0.jpg", "validation/a/0.jpg"],
@@ -585,7 +587,7 @@ def test_files_that_cannot_be_looked_at_are_named(copied: Path, monkeypatch: pyt
         input_pipeline.find_source("imagenet", str(copied), "train")
 
 
-def test_a_path_that_nobody_can_look_at_is_told(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_examined_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read: File name too long"):
         imagenet_files.find_imagenet(str(tmp_path / ("x" * 300)), "train")
 
@@ -604,7 +606,7 @@ def test_a_path_that_nobody_can_look_at_is_told(tmp_path: Path) -> None:
 def test_photos_in_other_places_are_named(tmp_path: Path, photos: list[str], root: str, split: str) -> None:
     make_files(tmp_path, *photos)
     named = {"train": "train or training", "validation": "validation or val or valid"}[split]
-    with pytest.raises(DataError, match=f"with files such as .*/1.jpg. Name the folder .* in one named {named}"):
+    with pytest.raises(DataError, match=f"with files such as .*/1.jpg.* Name the folder .* in one named {named}"):
         imagenet_files.find_imagenet(str(tmp_path / root), split)
 
 
