@@ -85,7 +85,7 @@ def record_of(config: Config, provenance: Provenance, log: RunLog, error: BenchE
 
 # What ends a process so, and what to do. "Unexpected Event status" in TensorFlow's event manager is SIGABRT; all but
 # SIGILL are of GPUs.
-_ADVICE_BY_SIGNAL = {
+_ADVICE_BY_SIGNAL: dict[int | None, str] = {
     signal.SIGILL: " TensorFlow was built for instructions that this CPU lacks, or a virtual machine hides (that of "
     "PyPI needs AVX): show the machine the host's CPU, or build TensorFlow from source.",
     signal.SIGABRT: " TensorFlow ends its process so when a GPU fails: see its last lines, and Xid in dmesg.",

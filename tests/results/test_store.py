@@ -231,9 +231,10 @@ def test_a_lock_that_is_held_too_long_is_named(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_line_that_is_not_a_record_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "results.jsonl").write_text("rubbish\n")
+    (tmp_path / "results.jsonl").write_text(f"[pod/run-0] {_LINE}\n")
     assert load(tmp_path / "results.jsonl").problems == [
-        f"{tmp_path}/results.jsonl does not hold records: none of its lines is one."
+        f"{tmp_path}/results.jsonl does not hold records: none of its lines is one. If prefixes of a log precede them, "
+        "grep -o '{\"identity\".*' FILE prints them alone."
     ]
     with pytest.raises(StoreError, match=r"results.jsonl does not begin with a record: name another directory"):
         Store(tmp_path)
@@ -278,6 +279,7 @@ _LINE = make_record().to_json()
     [
         *((start + b"\n1,2\n", words) for starts, words in _FOREIGN_FORMATS for start in starts),
         (_LINE.encode("utf-16-le"), "is in UTF-16"),
+        *((start + _LINE.encode(), "is a JSON array") for start in (b"[", b"[\n  ", b"[\r\n")),
         (json.dumps(json.loads(_LINE), indent=2).encode(), "is indented JSON, and a file of records has"),
     ],
     ids=lambda value: value[:20] if isinstance(value, str) else "",
