@@ -43,6 +43,7 @@ class Runs:
         self.failures: dict[str, tuple[Status, str]] = {}
         self.stops_after: int | None = None
         self.cells: list[Cell] = []
+        self.killed_after: list[float] = []
         self.now = 0.0
         self.falls: Callable[[Config], float] = lambda chosen: 0.1  # the loss, in each step
         self.takes: Callable[[Config], float] = lambda chosen: 0.0
@@ -51,6 +52,7 @@ class Runs:
         if self.stops_after is not None and len(self.cells) >= self.stops_after:
             raise KeyboardInterrupt
         self.cells.append(cell)
+        self.killed_after.append(runner.timeout_seconds)
         chosen = cell.config
         assert chosen is not None
         seconds = self.takes(chosen)
@@ -264,12 +266,12 @@ def test_text_is_a_view_of_the_same(runs: Runs, capsys: pytest.CaptureFixture[st
     assert "> taken" in lines, "nothing is within its noise, and the mark is explained even so"
 
 
-def test_runs_are_cut_off_when_time_is_up(runs: Runs) -> None:
+def test_runs_end_before_they_are_killed_when_time_is_up(runs: Runs) -> None:
     _recommend(*ON_CPU, "--budget_seconds=100")
-    for cell in runs.cells:
+    for cell, killed_after in zip(runs.cells, runs.killed_after, strict=True):
         (limit,) = (float(word.split("=")[1]) for word in cell.arguments if word.startswith("--time_limit_seconds="))
-        assert 1 <= limit <= 97
-        assert cell.config.length.time_limit_seconds == pytest.approx(limit, abs=0.1)
+        assert 1 <= limit == pytest.approx(killed_after - 3, abs=0.1)
+        assert killed_after <= 100 and cell.config.length.time_limit_seconds == pytest.approx(limit, abs=0.1)
 
 
 def test_what_is_given_is_not_varied(recommend: Recommend) -> None:
