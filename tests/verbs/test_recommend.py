@@ -457,10 +457,15 @@ def test_what_is_left_out_for_want_of_time_is_told(runs: Runs, capsys: pytest.Ca
 
 
 def test_the_default_time_follows_from_the_candidates(runs: Runs) -> None:
-    def limit(*words: str) -> float:
+    def plan(*words: str) -> search.RecommendPlan:
         values = flag.parse([*ON_CPU, *words], recommend_verb.RECOMMEND_FLAGS).values
-        return recommend_verb.plan_search(values, lambda: 0).budget_seconds
+        return recommend_verb.plan_search(values, lambda: 0)
 
+    def limit(*words: str) -> float:
+        return plan(*words).budget_seconds
+
+    estimated = search.runs_of(plan().stages) * search.estimate_run_seconds(plan().usual)
+    assert 1.5 * estimated <= limit() < 1.5 * estimated + 60
     assert 60 <= limit("--batch_size=8") < limit() < limit("--num_gpus=2") == limit("--num_gpus=3")
     assert limit("--budget_seconds=7") == 7
 
@@ -473,6 +478,15 @@ def test_the_managers_that_are_searched_train_the_same(runs: Runs) -> None:
     configs = [cell.config.to_dict() for _, cell in searched if cell.config]
     rows = summarize([fake_run(**{**chosen, "output_dir": "out"}) for chosen in configs])
     assert len(rows) > 5 and len(ranking_groups(rows)) == 1
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_run_may_take_five_times_its_estimate(runs: Runs) -> None:
+    words = ("--model=resnet50", *ON_CPU[1:])
+    _recommend(*words, "--budget_seconds=900")
+    estimated = search.estimate_run_seconds(resolve(*words))
+    assert estimated > 13, "which is more than the share of each candidate"
+    assert runs.killed_after[0] == pytest.approx(5 * estimated)
 
 
 @pytest.mark.usefixtures("clock")
