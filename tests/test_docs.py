@@ -17,7 +17,7 @@ from benchmarks.cli import main
 from benchmarks.cli.verbs import NAMES, chosen, commands, flags_of, load
 from benchmarks.cluster import server_verb
 from benchmarks.compare import ab_verb, calibration
-from benchmarks.config import config, flag, outside_models
+from benchmarks.config import config, flag, outside_models, run_flags
 from benchmarks.config.outside_models import Facts
 from benchmarks.data import input_verb
 from benchmarks.devices import devices_verb
@@ -179,10 +179,23 @@ def _check_sbatch(words: Sequence[str]) -> None:
 
 def _check_render(words: Sequence[str]) -> None:
     try:
-        _, bench_flags = render.parse(words)
+        options, bench_flags = render.parse(words)
     except SystemExit as error:
         raise WrongPageError("render.py refuses it") from error
-    _check_run_bench(["run", *bench_flags])
+    worker = render._jobs(options, bench_flags)[-1]
+    _check_tasks(
+        f"ps:{options.ps},worker:{options.workers}" if options.ps else f"worker:{options.workers}", worker.args
+    )
+
+
+def _check_mpirun(words: Sequence[str]) -> None:
+    _check_tasks("worker:2", words[next(number for number, word in enumerate(words) if word in PROGRAMS) + 1 :])
+
+
+def _check_tasks(cluster: str, words: Sequence[str]) -> None:
+    """Resolves the command of one task as that of a local cluster."""
+    of_task = ("cluster", "hosts", "job_name", "task_index", "ps_hosts", "worker_hosts")
+    _check_run_bench(["run", f"--local_cluster={cluster}", *(word for word in words if _name_of(word) not in of_task)])
 
 
 def _check_pip(words: Sequence[str]) -> None:
@@ -211,7 +224,11 @@ def _check_command(text: str) -> bool:
         if name in PROGRAMS and (number == 0 or words[number - 1].rsplit("/", 1)[-1].startswith("python")):
             _check_run_bench(words[number + 1 :])
             return True
-    checks: dict[str, Callable[[Sequence[str]], None]] = {"make": _check_make, "sbatch": _check_sbatch}
+    checks: dict[str, Callable[[Sequence[str]], None]] = {
+        "make": _check_make,
+        "mpirun": _check_mpirun,
+        "sbatch": _check_sbatch,
+    }
     if words and words[0] in checks:
         checks[words[0]](words[1:])
         return True
@@ -369,6 +386,14 @@ def test_the_schema_of_a_record_is_up_to_date() -> None:
     assert generate.RECORD_SCHEMA.read_text(encoding="utf-8") == tables.record_schema(), "run: python -m docs.generate"
 
 
+def test_every_field_of_the_configuration_is_a_flag_or_has_a_row() -> None:
+    page = (ROOT / "docs" / "reference" / "record.md").read_text(encoding="utf-8")
+    _, _, section = page.partition("\n## config\n")
+    rows = re.findall(r"`(\w+)`", section.partition("\n## ")[0])
+    given = flag.parse(["--device=cpu"], run_flags.RUN_FLAGS).values
+    assert config.resolve(given, int).to_dict().keys() <= {*run_flags.FLAGS, *rows}
+
+
 def test_every_reduction_has_a_row() -> None:
     page = (ROOT / "docs" / "background" / "reductions.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([\w/]+)` \|", page, re.MULTILINE)
@@ -446,6 +471,11 @@ def test_a_flag_is_not_broken_after_its_dashes_on_the_site() -> None:
         ("```\n$ python run_bench.py sweep --nmu_gpus=1,2; echo $?\n```", "There is no flag --nmu_gpus"),
         ("```\nsbatch --node=4 deploy/slurm/run_bench.sbatch\n```", "--node=4 is not in the list"),
         ("```\npython deploy/kubernetes/render.py jobset --nam=x --image=y\n```", "render.py refuses it"),
+        (
+            "`python deploy/kubernetes/render.py jobset --name=x --image=y -- --variable_update=replicated`",
+            "replicated works in one process",
+        ),
+        ("`mpirun -np 2 python run_bench.py --cluster=mpi --model=resnet50`", "this cluster has none"),
         ('```\n[[grid]]\nmodel = "vgg61"\n```', "vgg61"),
         ("`benchmarks/flagz.py`", "there is no benchmarks/flagz.py"),
         ("| a row | of no table |", "without a header"),

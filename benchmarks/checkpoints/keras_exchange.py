@@ -14,7 +14,7 @@ from benchmarks.checkpoints.training_state import of_other_classes
 from benchmarks.errors import DataError, UsageError, headline
 from models import building, to_keras
 from models.building import Model
-from models.from_keras import preparing_layers
+from models.from_keras import operations_in
 from models.model_spec import ModelSpec
 from models.outside_code import UnusableModelError
 
@@ -115,7 +115,17 @@ def _read(path: Path, model: Model) -> list[tuple[str, np.ndarray]]:
         else:
             held = to_keras.plain(model.keras_model)
             held.load_weights(path)  # of a whole model in the format of Keras 2, too, whose code is not run
-        scaling = [layer for layer in preparing_layers(held) if isinstance(layer, keras.layers.Normalization)]
-        left_out = {id(variable) for layer in scaling for variable in layer.weights}
+        left_out = {id(variable) for layer in _leading_normalization(held) for variable in layer.weights}
+        if any(isinstance(layer, keras.layers.Normalization) for layer in operations_in(model.keras_model)):
+            left_out = set()
         variables = [variable for variable in held.weights if id(variable) not in left_out]
         return [(variable.path, tf.get_static_value(scope.get_current_value(variable))) for variable in variables]
+
+
+def _leading_normalization(keras_model: keras.Model) -> list[keras.layers.Normalization]:
+    """Returns the layers that normalise images before any layer with other weights."""
+    first = itertools.takewhile(
+        lambda layer: isinstance(layer, keras.layers.Normalization) or not getattr(layer, "weights", ()),
+        operations_in(keras_model),
+    )
+    return [layer for layer in first if isinstance(layer, keras.layers.Normalization)]

@@ -58,9 +58,9 @@ _VARIABLES = (
 # What may mean anything without the number of ranks.
 _WITH_SIZE = re.compile(f"(?:WORLD_)?RANK|MP_CHILD|{_NODE_RANK.pattern}")
 # What numbers copies, and the number of the first: in an indexed Job of Kubernetes, and by Cray's aprun, LSF's blaunch,
-# pbsdsh, parallel-ssh, Nomad and GKE's nodes with TPUs.
+# pbsdsh, parallel-ssh, Nomad, GKE's nodes with TPUs, and platforms that do not count the nodes, such as Azure ML.
 OF_COPIES = {"JOB_COMPLETION_INDEX": 0, "ALPS_APP_PE": 0, "LSF_PM_TASKID": 1, "PBS_VNODENUM": 0, "PBS_NODENUM": 0}
-OF_COPIES |= {"PSSH_NODENUM": 0, "NOMAD_ALLOC_INDEX": 0, "TPU_WORKER_ID": 0}
+OF_COPIES |= {"PSSH_NODENUM": 0, "NOMAD_ALLOC_INDEX": 0, "TPU_WORKER_ID": 0, "NODE_RANK": 0}
 _STEP = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "")
 # The SLURM_STEP_ID of salloc's shell on a node: a step of one task (SLURM_INTERACTIVE_STEP in slurm.h).
 _INTERACTIVE = "4294967290"

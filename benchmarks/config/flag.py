@@ -20,6 +20,7 @@ from benchmarks.errors import UsageError, did_you_mean
 from benchmarks.option import Flag, Groups
 from benchmarks.outside_text import shortened
 from benchmarks.process import private_network
+from results.loading import read_small
 
 _PRESETS = Path(__file__).resolve().parent / "presets"
 # Characters of patterns, queries and fragments, and passwords: no address of a storage needs them.
@@ -262,7 +263,7 @@ def _lines(name: str, value: str) -> list[str]:
     is_preset = name == "--preset"
     file = _PRESETS / f"{Path(value).name}.flags" if is_preset else Path(local_path(value, f"{name}: "))
     try:
-        lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
+        lines = [line.strip() for line in read_small(file).decode("utf-8-sig").splitlines()]
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         instead = " Name a text file with one --name=value per line."

@@ -29,6 +29,7 @@ from benchmarks.process import subprocesses
 from models import applications, specs
 from models.applications import APPLICATION
 from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES, NUM_CHANNELS, ModelSpec
+from results.loading import read_small
 from results.masking import without_secrets
 from results.record import key_of
 from results.text import first_few
@@ -245,7 +246,7 @@ def digest_of(source: str) -> str | None:
     try:
         if source.startswith("$"):
             return hashlib.sha256(repr(os.environ.get(source[1:])).encode()).hexdigest()
-        return hashlib.sha256(Path(source).read_bytes()).hexdigest()
+        return hashlib.sha256(read_small(Path(source))).hexdigest()
     except OSError:
         return None
 

@@ -95,7 +95,7 @@ def test_a_process_that_has_dismissed_its_sentinel_has_not(
     assert not (tmp_path / "dead").exists()
 
 
-def test_a_sentinel_is_nobodys_child_and_holds_none_of_our_files(tmp_path: Path, started: Callable[..., Any]) -> None:
+def test_a_sentinel_is_detached_and_holds_none_of_our_files(tmp_path: Path, started: Callable[..., Any]) -> None:
     process = started("print(os.listdir('/proc/self/fd'), flush=True); time.sleep(60)")
     (sentinel,) = (each for each in processes_in(tmp_path) if each.pid != process.pid)
     assert sentinel.ppid() != process.pid and os.getsid(sentinel.pid) != os.getsid(process.pid)

@@ -245,16 +245,16 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
             "others, unless a part is wanted."
         )
     files = [path / name for name in shards]
-    found = dict(zip(files, for_each(files, _size_and_compression), strict=True))
-    files = [file for file, (size, _) in found.items() if size]
+    facts = dict(zip(files, for_each(files, _size_and_compression), strict=True))
+    files = [file for file, (size, _) in facts.items() if size]
     if not files:
-        raise DataError(f"{next(iter(found))} holds no record: copy or make it again.")
-    if empty := [file.name for file, (size, _) in found.items() if not size]:
+        raise DataError(f"{next(iter(facts))} holds no record: copy or make it again.")
+    if empty := [file.name for file, (size, _) in facts.items() if not size]:
         warn(
             f"{path} holds {counted(len(empty), 'shard')} without records ({some(empty)}), as some programs write "
             "them: copy them again if they should hold photos."
         )
-    sizes, compressions = zip(*(found[file] for file in files), strict=True)
+    sizes, compressions = zip(*(facts[file] for file in files), strict=True)
     if len(set(compressions)) > 1:
         raise DataError(f"--data_dir={path}: some shards are compressed, and others are not: keep one kind.")
     return PhotoRecords(
@@ -339,6 +339,11 @@ def features_of(payload: bytes) -> Mapping[str, tf.train.Feature]:
 def encoded_of(payload: bytes, layout: Layout) -> bytes:
     """Returns the JPEG, or the pixels, of a record without a problem."""
     return bytes(features_of(payload)[layout.encoded].bytes_list.value[0])
+
+
+def label_of(payload: bytes, layout: Layout) -> int:
+    """Returns the label of a record without a problem, as it is stored."""
+    return features_of(payload)[layout.label].int64_list.value[0]
 
 
 def problem_of_example(payload: bytes, layout: Layout, labels: range) -> tuple[str, str] | None:

@@ -80,14 +80,14 @@ def test_a_served_model_does_not_train_where_it_augments(tmp_path: Path) -> None
     np.testing.assert_allclose(served.serve(batch), model(batch, training=False), rtol=1e-5, atol=1e-6)
 
 
-def test_the_normalization_of_images_is_left_out_at_any_depth(tmp_path: Path) -> None:
-    layers = [
-        keras.Sequential([keras.layers.Normalization()]),
-        keras.layers.Flatten(),
-        keras.layers.Dense(100),
-        keras.layers.Dense(10),
-    ]
-    theirs = keras.Sequential([keras.Input((28, 28, 1)), *layers])
+@pytest.mark.parametrize("scale", [1.0, 1 / 255])
+def test_the_normalization_of_images_is_left_out_at_any_depth_and_behind_operations(
+    tmp_path: Path, scale: float
+) -> None:
+    images = keras.Input((28, 28, 1))
+    normal = keras.Sequential([keras.layers.Normalization()])(images if scale == 1.0 else images * scale)
+    hidden = keras.layers.Dense(100)(keras.layers.Flatten()(normal))
+    theirs = keras.Model(images, keras.layers.Dense(10)(hidden))
     theirs.save(tmp_path / "theirs.keras")
     values = keras_exchange.read_keras_weights(tmp_path / "theirs.keras", build("mlp", num_classes=10))
     np.testing.assert_array_equal(values["logits/kernel"], theirs.weights[-2].numpy())

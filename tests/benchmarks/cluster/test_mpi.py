@@ -197,6 +197,7 @@ def test_a_rank_of_an_unknown_number_is_refused_too() -> None:
         ("PSSH_NODENUM", 0),
         ("NOMAD_ALLOC_INDEX", 0),
         ("TPU_WORKER_ID", 0),
+        ("NODE_RANK", 0),
     ],
 )
 def test_a_number_without_a_count_has_a_notice_from_the_second_process_on(name: str, first: int) -> None:

@@ -10,7 +10,7 @@ import pynvml
 import pytest
 
 from benchmarks.doctor import machine_checks
-from benchmarks.errors import BenchError
+from benchmarks.errors import BenchError, UsageError
 from benchmarks.machine import hardware, linux, nvml
 from tests.support.nvidia import Card, Machine
 
@@ -104,6 +104,12 @@ def test_a_host_that_hides_itself_is_unknown(tmp_path: Path) -> None:
     found = hardware.describe_host(tmp_path)
     hidden = ("sockets", "numa_nodes", "extensions", "container_cores", "container_memory_bytes")
     assert {found[name] for name in hidden} == {None}
+
+
+def test_an_old_package_that_hides_nvidias_is_a_sentence() -> None:
+    old = Machine(1, answers={"nvmlSystemGetDriverVersion": b"570.86", "nvmlDeviceGetName": b"NVIDIA H200"})
+    with pytest.raises(UsageError, match="install 'pynvml>=11.5'"):
+        nvml.opened({}, old)
 
 
 def test_a_driver_that_hangs_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -587,7 +587,7 @@ def test_files_that_cannot_be_looked_at_are_named(copied: Path, monkeypatch: pyt
         input_pipeline.find_source("imagenet", str(copied), "train")
 
 
-def test_a_path_that_nobody_can_look_at_is_told(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_examined_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read: File name too long"):
         imagenet_files.find_imagenet(str(tmp_path / ("x" * 300)), "train")
 
