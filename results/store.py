@@ -203,7 +203,7 @@ def _why_not_appended_to(file: IO[bytes]) -> str:
 
 
 def _may_be_record(line: bytes) -> bool:
-    return line.startswith(b'{"identity"') or line.startswith(b"{") and b'"format_version"' in line
+    return line.startswith(b"{") and b'"identity"' in line  # caches and other files have a "format_version", too
 
 
 def _last_line(file: IO[bytes]) -> bytes:
