@@ -316,7 +316,7 @@ RERUN = Verb(
     lambda given, command: rerun(given.words, given.values),
     takes="words",
     words="RUN_ID [FILE ...]",
-    details=_RUN_IDS,
+    details=f"{_RUN_IDS} A command that names code, other hosts or a place to write to is only printed, with status 2.",
     examples=("rerun f13e1c470598 out/results.jsonl",),
 )
 DIFF = Verb(
