@@ -31,6 +31,7 @@ LOCK_DEADLINE_SECONDS = 60.0
 _LOCK_RETRY_SECONDS = 0.05
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, 524)  # 524: ENOTSUPP, of NFS
 _BLOCK_BYTES = 2**16
+_BEGINNING = b'{"identity"'  # of a record
 _NO_RECORDS = "does not begin with a record: name another directory, or move the file away"
 # What a results directory must have room for before a run starts: the record of some 50,000 steps.
 _ROOM_BYTES = 2**20
@@ -203,7 +204,7 @@ def _why_not_appended_to(file: IO[bytes]) -> str:
 
 
 def _may_be_record(line: bytes) -> bool:
-    return line.startswith(b'{"identity"') or line.startswith(b"{") and b'"format_version"' in line
+    return line.startswith(_BEGINNING) or line.startswith(b"{") and b'"format_version"' in line
 
 
 def _last_line(file: IO[bytes]) -> bytes:
@@ -283,7 +284,7 @@ def replace(path: Path, content: str | bytes) -> None:
     target = Path(os.path.realpath(path))
     if data and target.exists() and not _may_be_record(data.partition(b"\n")[0]):
         with target.open("rb") as file:
-            if _may_be_record(file.readline(_BLOCK_BYTES)):
+            if file.read(len(_BEGINNING)) == _BEGINNING:
                 raise OSError(errno.EEXIST, "it has records, which would be lost", str(path))
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
     with partial.open("xb") as file:

@@ -331,7 +331,6 @@ def _decide(
     }
     written, on_output = output.decide(given, of_variables, cluster, num_devices=devices.num_devices)
     training = training_options.decide(given, spec, batch_global=batch * devices.num_devices * processes.num_workers)
-    on_length += tuple(training_options.notices(training.schedule, how_long.num_epochs))
     notices = (*known.notices, *of_devices, *without_effect, *on_variables, *on_arithmetic, *on_output, *on_length)
     return Config(
         workload=workload,
@@ -348,7 +347,7 @@ def _decide(
         length=how_long,
         output=written,
         reasons={name: why for name, why in reasons.items() if why},
-        notices=notices,
+        notices=(*notices, *training_options.notices(training.schedule, how_long.num_epochs)),
     )
 
 

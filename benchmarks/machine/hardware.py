@@ -163,7 +163,7 @@ def _describe_gpu(gpu: nvml.DriverGpu, root: Path) -> Gpu:
 
 def usable_cores() -> int:
     """Returns how many cores this process may run on."""
-    return len(os.sched_getaffinity(0))
+    return len(linux.own_cores())
 
 
 def _cpu_fields(cpuinfo: Path) -> dict[str, str]:

@@ -314,7 +314,8 @@ def _require_valid(log: RunLog) -> None:
         )
     if measurement.skipped_updates and all(measurement.skipped_updates):
         raise InvalidRunError(
-            "No measured step updated anything: gradients overflowed in float16 in each. Use --precision=bf16 or fp32."
+            "No measured step updated anything: gradients overflowed in float16 in each. Use a smaller "
+            "--fp16_loss_scale, or --precision=bf16 or fp32."
         )
     if not all(report["weights_are_finite"] for report in log.reports):
         raise InvalidRunError(f"After the run some weights are not finite: the training diverged. {TRY_SMALLER_STEPS}")

@@ -103,7 +103,7 @@ def _photos(problem_of_photo: PhotoProblem, work: FileWork, files: Sequence[Path
             problem = problem_of_photo(read_file(file), True)
         except OSError as error:
             problem = "file", f"it cannot be read ({error.strerror}); replace it"
-        yield Defect(file, 0, 0, *problem) if problem else None
+        yield Defect(file, -1, 0, *problem) if problem else None
 
 
 def _records(

@@ -42,6 +42,8 @@ class FramedRecord(NamedTuple):
 class Defect:
     """A record that cannot be used: its file, its number from 0, the byte where it starts, and what is wrong.
 
+    The number is -1 if the file is one photo.
+
     The kind is one word: crc, truncated, keys, label, not_jpeg, png, size, pixels ..., or `shard` for a whole file. The
     reason includes what to do.
     """
@@ -54,7 +56,8 @@ class Defect:
 
     def __str__(self) -> str:
         """Returns a sentence."""
-        place = "" if self.kind == "shard" else f"record {self.number} at byte {self.offset}: "
+        is_whole = self.kind == "shard" or self.number < 0
+        place = "" if is_whole else f"record {self.number} at byte {self.offset}: "
         return f"{self.path}: {place}{self.reason}."
 
     def error(self) -> DataError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import types
 from pathlib import Path
@@ -104,6 +105,14 @@ def test_a_host_that_hides_itself_is_unknown(tmp_path: Path) -> None:
     found = hardware.describe_host(tmp_path)
     hidden = ("sockets", "numa_nodes", "extensions", "container_cores", "container_memory_bytes")
     assert {found[name] for name in hidden} == {None}
+
+
+def test_usable_cores_are_those_of_the_start_also_where_openmp_binds_the_main_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = hardware.usable_cores()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {*range(before + 1)})
+    assert hardware.usable_cores() == before
 
 
 def test_an_old_package_that_hides_nvidias_is_a_sentence() -> None:

@@ -260,7 +260,7 @@ def test_a_bad_photo_in_a_folder_is_named_and_can_be_left_out(
     make(bad)
     (defect,) = _defects(tmp_path)
     assert (defect.path, defect.kind) == (bad, kind) and re.search(words, defect.reason)
-    assert str(_fail(tmp_path)[1]) == str(defect)
+    assert str(_fail(tmp_path)[1]) == str(defect) == f"{bad}: {defect.reason}."
     sound = take_batches(tmp_path, 39, batch_per_device=1, options=SKIP, skipping=True)
     assert len({images.tobytes() for images, _ in sound}) == 39, "an epoch, without it"
 
