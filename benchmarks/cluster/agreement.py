@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from benchmarks.cluster.cluster_spec import Cluster
 from benchmarks.machine import linux
-from benchmarks.machine.provenance import recorded_variables, suite_commit
+from benchmarks.machine.provenance import describe_software, recorded_variables, suite_commit
 from results.quality import UNLIKE_WORKERS, unlike_variables
 from results.record import differing, flat
 from results.text import counted
@@ -21,6 +21,7 @@ def hello(must_agree: Mapping[str, Any], devices: str, gpus: Sequence[str] = ())
     """Returns what a task sends to the others about itself; `gpus` are those that no other may use."""
     return {
         "TensorFlow": tf.__version__,
+        "Keras": describe_software()["keras_version"],
         "suite's commit": suite_commit(),
         "options": must_agree,
         "devices": devices,
@@ -36,11 +37,11 @@ def disagreement(messages: Mapping[str, Mapping[str, Any]], leader: str) -> str 
     """Returns a sentence if tasks differ in what all must have in common, or have the same GPU."""
     wanted = messages[leader]
     for task, message in messages.items():
-        for what in ("TensorFlow", "suite's commit"):
-            if message[what] != wanted[what] and None not in (message[what], wanted[what]):  # None: not known there
+        for what in ("TensorFlow", "Keras", "suite's commit"):
+            own, theirs = message.get(what), wanted.get(what)
+            if own != theirs and None not in (own, theirs):  # None: not known there
                 return (
-                    f"{task} and {leader} differ in {what}: {message[what]} and {wanted[what]}. "
-                    "Start all tasks with the same software."
+                    f"{task} and {leader} differ in {what}: {own} and {theirs}. Start all tasks with the same software."
                 )
         for name, value in message["options"].items():
             if value != (other := wanted["options"].get(name, value)):
