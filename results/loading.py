@@ -7,6 +7,7 @@ import errno
 import gc
 import io
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,19 +18,25 @@ from msgspec.structs import replace
 from results.record import Record, UnknownFormatError
 
 _MOST_PROBLEMS = 20  # of one file
+# As kubectl, mpirun and srun print the output of several runs.
+_IN_A_LOG = "If prefixes of a log precede them, grep -o '{\"identity\".*' FILE prints them alone."
+_MOST_BYTES_OF_SMALL = 2**24
 _JOINT, _PARTED = b'}{"identity"', b'}\n{"identity"'
 CONFLICT_MARKS = (b"<<<<<<<", b"|||||||", b"=======", b">>>>>>>")
 _OF_THIS_PROCESS = ("/dev/stdin", "/dev/fd/")  # of a shell's pipe or <(...), which have a writer
+LFS_POINTER = b"version https://git-lfs"  # how such a file begins
+IS_LFS_POINTER = "is a pointer of Git LFS and not the file itself: run git lfs pull"
 _UTF16 = "is in UTF-16, and records are in UTF-8: convert it (iconv -f utf-16 -t utf-8)"
 # Of gzip, Zstandard, xz, bzip2 and ZIP.
 _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"BZh", b"PK\x03\x04")
+# How an array of records begins; a prefix of a line in a log, such as [pod/name], is none.
+_ARRAY = re.compile(rb"\[\s*(\{|$)")
 # How files begin that users take for records, and the message about them.
 _FOREIGN_FORMATS = (
     ((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), _UTF16),
     (_COMPRESSED, "is compressed: unpack it (gunzip, unzstd, unxz, bunzip2 or unzip)"),
     ((b"PAR1", b"run_id,"), "was exported from records: name results.jsonl, of which it was made"),
-    ((b"version https://git-lfs",), "is a pointer of Git LFS and not the file itself: run git lfs pull"),
-    ((b"[",), "is a JSON array, and a file of records has one record per line: jq -c '.[]' FILE prints them so"),
+    ((LFS_POINTER,), IS_LFS_POINTER),
 )
 
 
@@ -50,6 +57,23 @@ def open_file(path: Path) -> io.BufferedReader:
     return open(path, "rb", opener=open_regular)
 
 
+def read_small(path: Path) -> bytes:
+    """Returns the content of a regular file, or a pipe of the shell, that people or this suite write: a suite, a cache.
+
+    Raises:
+        OSError: it cannot be opened, is of another kind, or is larger than any such file.
+    """
+    with _open(path) as file:
+        content = file.read(_MOST_BYTES_OF_SMALL + 1)
+    if len(content) > _MOST_BYTES_OF_SMALL:
+        raise OSError(errno.EFBIG, f"it has more than {_MOST_BYTES_OF_SMALL} bytes", str(path))
+    return content
+
+
+def _open(path: Path) -> IO[bytes]:
+    return open(path, "rb") if str(path).startswith(_OF_THIS_PROCESS) else open_file(path)
+
+
 def load(*paths: Path) -> Loaded:
     """Reads JSONL files of records. A damaged line or an unknown format is reported.
 
@@ -62,7 +86,7 @@ def load(*paths: Path) -> Loaded:
     loaded = Loaded()
     for path in paths:
         try:
-            with open(path, "rb") if str(path).startswith(_OF_THIS_PROCESS) else open_file(path) as file:
+            with _open(path) as file:
                 loaded.add_lines(file, path)
         except OSError as error:  # of an error while it is read, Python does not know the name
             raise OSError(error.errno, error.strerror, str(path)) from error
@@ -120,7 +144,7 @@ class Loaded:
             conflict = f"{path}:{conflicts[0]}: has a merge conflict of git; the records of both sides are read."
             problems = [conflict, *problems]
         if problems and begins_otherwise and len(self.records) == records_before:
-            problems = [f"{path} does not hold records: none of its lines is one."]
+            problems = [f"{path} does not hold records: none of its lines is one. {_IN_A_LOG}"]
         if len(problems) > _MOST_PROBLEMS:
             problems[_MOST_PROBLEMS:] = [f"{path}: {len(problems) - _MOST_PROBLEMS} more lines have such a problem."]
         self.problems += problems
@@ -191,6 +215,11 @@ def foreign_format(line: bytes) -> str:
     sentence = next((reason for starts, reason in _FOREIGN_FORMATS if line.startswith(starts)), "")
     if not sentence and b"\0" in line[:4] and line[:4].strip(b"\0"):
         sentence = _UTF16
+    if _ARRAY.match(line):
+        sentence = "is a JSON array, and a file of records has one record per line: jq -c '.[]' FILE prints them so"
     if not sentence and line.strip() == b"{":
-        sentence = "is indented JSON, and a file of records has one record per line: jq -c . FILE prints them so"
+        sentence = (
+            "is indented JSON, and a file of records has one record per line: if it has records, and is no export of "
+            "them, jq -c . FILE prints them so"
+        )
     return sentence

@@ -1,4 +1,4 @@
-"""Masks what looks like a secret in text: values after telling names, and what signs in to an address.
+"""Masks what looks like a secret in text: values after telling names, what signs in to an address, known tokens.
 
 Every expression takes linear time, since the text of a record may come from anywhere.
 """
@@ -28,6 +28,11 @@ _BLANKS = re.compile(r"[ \t]++")
 _VALUE = re.compile(r"""(?:"[^"\n]*+"|'[^'\n]*+'|\\(?!["'])|[^\s"'\\])++""")
 _VALUE_IN_QUERY = re.compile(r"""(?:\\(?!["'])|[^\s"'\\&])++""")
 _VALUE_OF_HEADER = re.compile(r""""[^"\n]*+"|'[^'\n]*+'|[^\n"']++""")
+# Tokens that show by their form what they are: of GitHub, GitLab, Hugging Face, OpenAI, Slack, AWS and Google, and JWT.
+_TOKEN = re.compile(
+    r"(?<![\w-])(?:(?:gh[oprsu]|hf)_[A-Za-z0-9]{30,}+|github_pat_\w{30,}+"
+    r"|(?:glpat|xox[abeoprs])-[\w-]{20,}+|sk-[\w-]{40,}+|A[KS]IA[A-Z0-9]{16}+|AIza[\w-]{35}+|eyJ[\w-]++\.eyJ[\w.-]++)"
+)
 _UNSPACED = re.compile(r"\S++")
 _AUTHORITY = re.compile(r"(?<=//)[^/?#,]*+")
 
@@ -37,7 +42,7 @@ def without_secrets(words: Sequence[str]) -> list[str]:
 
     A name with a word such as KEY, TOKEN, SECRET, PASSWORD or AUTH, in any case and many without a separator, has a
     secret value: after `=`, after `:` as in a header, or as the next word after a flag. What signs in to an address is
-    a secret as well.
+    a secret as well, and so are tokens of services in their known forms.
     """
     masked: list[str] = []
     follows_flag = False
@@ -52,7 +57,7 @@ def without_secrets(words: Sequence[str]) -> list[str]:
 
 @functools.lru_cache(maxsize=4096)  # the commands of 100,000 records have few words
 def _without_secrets(word: str) -> str:
-    return _without_users(_without_values(_without_value_of_flag(word), _names_secret))
+    return _without_logins(_without_values(_without_value_of_flag(word), _names_secret))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -62,7 +67,7 @@ def _is_flag_of_secret(word: str) -> bool:
 
 def without_passwords(text: str) -> str:
     """Returns text with `MASK` for what signs in to addresses, and for values after words like password and token."""
-    return _without_users(_without_values(text, lambda name, is_header: not is_header and _is_telling(name)))
+    return _without_logins(_without_values(text, lambda name, is_header: not is_header and _is_telling(name)))
 
 
 def _without_value_of_flag(word: str) -> str:
@@ -106,7 +111,8 @@ def _is_telling(name: str) -> bool:
     return _TELLING.search("".join(filter(str.isalnum, name)).upper()) is not None
 
 
-def _without_users(text: str) -> str:
+def _without_logins(text: str) -> str:
+    text = _TOKEN.sub(MASK, text)
     return _UNSPACED.sub(lambda part: _without_user(part[0]), text) if "@" in text else text
 
 

@@ -99,6 +99,10 @@ class Placement(msgspec.Struct):
     measured_per_step: Measured | None = None
     variable_groups: Sequence[Group] = ()
     aggregations: Sequence[Aggregation] = ()
+    variable_bytes_per_device: Mapping[str, _Bytes] | None = None
+    slot_bytes_per_device: Mapping[str, _Bytes] | None = None
+    gradient_bytes_per_device: Mapping[str, _Bytes] | None = None
+    staged_bytes_per_device: Mapping[str, _Bytes] | None = None
 
 
 PARTS: Mapping[str, type] = {"config": Config, "environment": Environment, "model": Model, "placement": Placement}

@@ -31,6 +31,7 @@ LOCK_DEADLINE_SECONDS = 60.0
 _LOCK_RETRY_SECONDS = 0.05
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, 524)  # 524: ENOTSUPP, of NFS
 _BLOCK_BYTES = 2**16
+_BEGINNING = b'{"identity"'  # of a record
 _NO_RECORDS = "does not begin with a record: name another directory, or move the file away"
 # What a results directory must have room for before a run starts: the record of some 50,000 steps.
 _ROOM_BYTES = 2**20
@@ -121,7 +122,7 @@ class Store:
         header, _, rows = as_csv(records).partition("\n")
         columns = b""
         if self.csv_path.exists():
-            with self.csv_path.open("rb") as table:
+            with open_file(self.csv_path) as table:
                 columns = table.readline()
         if columns == f"{header}\n".encode() and self._append_rows(rows, after=after):
             return []
@@ -199,8 +200,11 @@ def _why_not_appended_to(file: IO[bytes]) -> str:
     line = start.lstrip(b"\0 \t\r\n").partition(b"\n")[0]  # a crash of the host may leave NULs
     if line.startswith(CONFLICT_MARKS):
         return "has a merge conflict of git: resolve it"
-    begins_like_a_record = not line or line.startswith(b'{"identity"') or b'"format_version"' in line
-    return foreign_format(line) or ("" if begins_like_a_record else _NO_RECORDS)
+    return foreign_format(line) or ("" if not line or _may_be_record(line) else _NO_RECORDS)
+
+
+def _may_be_record(line: bytes) -> bool:
+    return line.startswith(_BEGINNING) or line.startswith(b"{") and b'"format_version"' in line
 
 
 def _last_line(file: IO[bytes]) -> bytes:
@@ -265,7 +269,7 @@ def replace(path: Path, content: str | bytes) -> None:
     A symbolic link stays one, and a file keeps its mode. What is no file, such as `/dev/stdout`, is written to.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: it cannot be written, or has records, and the content has none.
     """
     data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
     device: Path | int | None = path if path.exists() and not path.is_file() else None
@@ -278,6 +282,10 @@ def replace(path: Path, content: str | bytes) -> None:
             file.write(data)
         return
     target = Path(os.path.realpath(path))
+    if data and target.exists() and not _may_be_record(data.partition(b"\n")[0]):
+        with target.open("rb") as file:
+            if file.read(len(_BEGINNING)) == _BEGINNING:
+                raise OSError(errno.EEXIST, "it has records, which would be lost", str(path))
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
     with partial.open("xb") as file:
         try:

@@ -17,7 +17,7 @@ from benchmarks.cli import main
 from benchmarks.cli.verbs import NAMES, chosen, commands, flags_of, load
 from benchmarks.cluster import server_verb
 from benchmarks.compare import ab_verb, calibration
-from benchmarks.config import config, flag, outside_models
+from benchmarks.config import config, flag, outside_models, run_flags
 from benchmarks.config.outside_models import Facts
 from benchmarks.data import input_verb
 from benchmarks.devices import devices_verb
@@ -43,9 +43,9 @@ from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 PAGES = docs.pages(ROOT)
 PROGRAMS = ("run_bench.py", "run-bench")
 PLACEHOLDERS = {"VERB": "run", "MANAGER": "parameter_server"}
-# Verbs whose words are files: their flags are parsed, and nothing else.
+# Verbs that take files: only their flags are parsed.
 READING = ("report", "rerun", "diff", "compare", "track", "publish", "predict")
-# What `--flag` in inline code may be besides flags of run_bench: of the programs that a page talks about.
+# Flags in inline code that are not of run_bench, by the program that they belong to.
 OF_OTHERS = {
     "sbatch": ("exclusive", "distribution", "cpus-per-task", "gpus-per-task", "kill-on-bad-exit", "nodes"),
     "docker": ("target", "gpus", "ipc", "shm-size"),
@@ -59,9 +59,9 @@ OF_OTHERS = {
 OTHER_PROGRAMS = ("docker", "gh", "git", "iptables", "kubectl", "nft", "python3.11")
 OF_SBATCH = (*OF_OTHERS["sbatch"], "ntasks-per-node")
 OF_RENDER = ("command", "deadline_seconds", "results_claim", "scratch_size", "image", "port", "nccl")
-# Variables of the Makefile, and the verb whose flags they hold.
+# Variables of the Makefile, with the verb whose flags they contain.
 OF_MAKE = {"ARGS": "run", "GATE_FLAGS": "ab", "NIGHTLY_FLAGS": "sweep"}
-# What an address may name: each of these exists, or stands for any. Of GitHub, owner and repository.
+# Hosts that addresses may name, all real or placeholders; of GitHub also the repository.
 HOSTS = (
     "arxiv.org",
     "bencher.dev",
@@ -83,7 +83,7 @@ SOURCE_FILE = re.compile(r"(?:benchmarks|deploy|docs|models|results|tests|tools|
 
 @pytest.fixture
 def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Commands end where they are resolved, on a machine that seems to have 16 GPUs."""
+    """Commands are resolved and not run, on a machine that appears to have 16 GPUs."""
     jobs = {
         runner: "run",
         cluster_launch: "launch_cluster",
@@ -128,9 +128,9 @@ def _check_run_bench(words: Sequence[str]) -> None:
     """Resolves a command of run_bench, given without the program.
 
     Raises:
-        WrongPageError: there is no such verb or flag, or the flags cannot go together.
+        WrongPageError: there is no such verb or flag, or the flags contradict each other.
     """
-    # `help VERB` is `VERB --help`, which prints, and may be without the words that the verb needs.
+    # `help VERB` is `VERB --help`, which only prints, so words that the verb requires may be missing.
     words = [PLACEHOLDERS.get(word, word) for word in words if word != "--help"]
     try:
         if words[:1] == ["help"]:
@@ -179,10 +179,23 @@ def _check_sbatch(words: Sequence[str]) -> None:
 
 def _check_render(words: Sequence[str]) -> None:
     try:
-        _, bench_flags = render.parse(words)
+        options, bench_flags = render.parse(words)
     except SystemExit as error:
         raise WrongPageError("render.py refuses it") from error
-    _check_run_bench(["run", *bench_flags])
+    worker = render._jobs(options, bench_flags)[-1]
+    _check_tasks(
+        f"ps:{options.ps},worker:{options.workers}" if options.ps else f"worker:{options.workers}", worker.args
+    )
+
+
+def _check_mpirun(words: Sequence[str]) -> None:
+    _check_tasks("worker:2", words[next(number for number, word in enumerate(words) if word in PROGRAMS) + 1 :])
+
+
+def _check_tasks(cluster: str, words: Sequence[str]) -> None:
+    """Resolves the command of one task as that of a local cluster."""
+    of_task = ("cluster", "hosts", "job_name", "task_index", "ps_hosts", "worker_hosts")
+    _check_run_bench(["run", f"--local_cluster={cluster}", *(word for word in words if _name_of(word) not in of_task)])
 
 
 def _check_pip(words: Sequence[str]) -> None:
@@ -199,7 +212,7 @@ def _check_pip(words: Sequence[str]) -> None:
 
 
 def _check_command(text: str) -> bool:
-    """Checks a command line and returns whether it is one of a program that is known here."""
+    """Checks a command line and returns whether its program is one that can be checked."""
     words = docs.words_of(text)
     while words and re.match(r"[A-Z_]+=", words[0]):
         words.pop(0)
@@ -211,7 +224,11 @@ def _check_command(text: str) -> bool:
         if name in PROGRAMS and (number == 0 or words[number - 1].rsplit("/", 1)[-1].startswith("python")):
             _check_run_bench(words[number + 1 :])
             return True
-    checks: dict[str, Callable[[Sequence[str]], None]] = {"make": _check_make, "sbatch": _check_sbatch}
+    checks: dict[str, Callable[[Sequence[str]], None]] = {
+        "make": _check_make,
+        "mpirun": _check_mpirun,
+        "sbatch": _check_sbatch,
+    }
     if words and words[0] in checks:
         checks[words[0]](words[1:])
         return True
@@ -256,7 +273,7 @@ def _check_flags(words: Sequence[str]) -> None:
     known = {name for names in OF_OTHERS.values() for name in names} | {*OF_RENDER}
     named = [word for word in words if _name_of(word) not in known]
     names = {_name_of(word) for word in named if word.startswith("--")} - {""}
-    # Of a flag that is unknown, absl searches for others that are alike, which takes long.
+    # For an unknown flag, absl searches for similar ones, which is slow.
     knowing = [groups for groups in map(flags_of, commands().values()) if names <= _spellings(groups)]
     problem = ""
     for groups in knowing or [flags_of(load("run"))]:
@@ -274,7 +291,7 @@ def _spellings(groups: Groups) -> set[str]:
 
 
 def _with_values(words: Sequence[str], groups: Groups) -> Iterator[str]:
-    """Yields flags; one that is only named, and takes a value, with a value."""
+    """Yields flags, with a value added to each that needs one and has none."""
     kinds = {each.name: each for group in groups.values() for each in group}
     for word in words:
         flag = kinds.get(_name_of(word))
@@ -288,7 +305,7 @@ def _problems(page: Path) -> list[str]:
     """Returns what is wrong with a page, each with its place."""
     found = []
     for code in docs.code_of(page):
-        # The brackets of `.[cuda]` are no pattern.
+        # The brackets of `.[cuda]` are not a pattern.
         for text in [code.text] if "pip install" in code.text else docs.spellings(code.text):
             try:
                 if code.inline:
@@ -318,7 +335,7 @@ def _unknown_addresses(page: Path) -> Iterator[tuple[int, str]]:
 
 
 def _rows_without_header(page: Path) -> Iterator[tuple[int, str]]:
-    """Yields rows of tables that an empty line cuts off from their header: they would be shown as text."""
+    """Yields rows of tables that an empty line separates from their header, so that they are shown as text."""
     lines = ["", *page.read_text(encoding="utf-8").splitlines(), ""]
     for number in range(1, len(lines) - 1):
         before, line, after = lines[number - 1 : number + 2]
@@ -350,7 +367,7 @@ def test_addresses_in_metadata_exist(name: str) -> None:
 
 
 def test_the_commands_of_all_pages_are_found() -> None:
-    """A page whose code is no longer recognised would be checked for nothing."""
+    """If the code of a page were no longer recognised, nothing of it would be checked."""
     lines = [code for page in PAGES for code in docs.code_of(page)]
     blocks = [code for code in lines if not code.inline and any(program in code.text for program in PROGRAMS)]
     assert len(blocks) >= 30
@@ -367,6 +384,14 @@ def test_the_generated_tables_of_a_page_are_up_to_date(page: Path) -> None:
 
 def test_the_schema_of_a_record_is_up_to_date() -> None:
     assert generate.RECORD_SCHEMA.read_text(encoding="utf-8") == tables.record_schema(), "run: python -m docs.generate"
+
+
+def test_every_field_of_the_configuration_is_a_flag_or_has_a_row() -> None:
+    page = (ROOT / "docs" / "reference" / "record.md").read_text(encoding="utf-8")
+    _, _, section = page.partition("\n## config\n")
+    rows = re.findall(r"`(\w+)`", section.partition("\n## ")[0])
+    given = flag.parse(["--device=cpu"], run_flags.RUN_FLAGS).values
+    assert config.resolve(given, int).to_dict().keys() <= {*run_flags.FLAGS, *rows}
 
 
 def test_every_reduction_has_a_row() -> None:
@@ -446,6 +471,11 @@ def test_a_flag_is_not_broken_after_its_dashes_on_the_site() -> None:
         ("```\n$ python run_bench.py sweep --nmu_gpus=1,2; echo $?\n```", "There is no flag --nmu_gpus"),
         ("```\nsbatch --node=4 deploy/slurm/run_bench.sbatch\n```", "--node=4 is not in the list"),
         ("```\npython deploy/kubernetes/render.py jobset --nam=x --image=y\n```", "render.py refuses it"),
+        (
+            "`python deploy/kubernetes/render.py jobset --name=x --image=y -- --variable_update=replicated`",
+            "replicated works in one process",
+        ),
+        ("`mpirun -np 2 python run_bench.py --cluster=mpi --model=resnet50`", "this cluster has none"),
         ('```\n[[grid]]\nmodel = "vgg61"\n```', "vgg61"),
         ("`benchmarks/flagz.py`", "there is no benchmarks/flagz.py"),
         ("| a row | of no table |", "without a header"),

@@ -52,7 +52,9 @@ class Modifiers:
         default_text=f"0; {NCCL_GROUPED_BYTES} if nccl reduces all gradients and they are not repacked",
         at_least=0,
     )
-    agg_small_grads_max_group: int = option("maximum number of gradients in such a group", default=10, at_least=1)
+    agg_small_grads_max_group: int = option(
+        "maximum number of gradients in a group of --agg_small_grads_max_bytes", default=10, at_least=1
+    )
     compact_gradient_transfer: bool = option("send gradients in 16 bits", default=False)
     compact_gradient_dtype: Literal["float16", "bfloat16"] = option(
         "16-bit type of --compact_gradient_transfer; bfloat16 has the range of float32 and fewer digits",

@@ -82,9 +82,8 @@ def run_export(values: Mapping[str, Any]) -> ExitStatus:
     data_set = data_set_of(spec.data_name)  # synthetic images stand for those of the model's data set
     say(f"{spec.title} after {saved.steps} steps: {', '.join(str(path) for path in (keras_file, saved_model) if path)}")
     say(
-        f"It takes float32 images {tuple(model.input_shape[1:])} of which the mean {data_set.mean} was subtracted and "
-        f"which were divided by {data_set.stddev}, per channel of values from 0 to 255; it returns "
-        f"{model.output_shape[-1]} logits."
+        f"It takes float32 images {tuple(model.input_shape[1:])}: values of 0 to 255, minus the mean {data_set.mean}, "
+        f"divided by the standard deviation {data_set.stddev}, per channel. It returns {model.output_shape[-1]} logits."
     )
     return ExitStatus.OK
 

@@ -10,10 +10,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.checkpoints.training_state import of_other_classes
 from benchmarks.errors import DataError, UsageError, headline
 from models import building, to_keras
 from models.building import Model
-from models.from_keras import preparing_layers
+from models.from_keras import operations_in
 from models.model_spec import ModelSpec
 from models.outside_code import UnusableModelError
 
@@ -67,6 +68,7 @@ def read_keras_weights(path: str | Path, model: Model) -> dict[str, np.ndarray]:
     """Returns values for all weights and statistics of a model, by canonical name, from a file of Keras.
 
     Variables are found by name, except those of the last layer. If another name differs, all are taken in their order.
+    A last layer for another number of classes keeps its shape, see `of_other_classes`.
 
     Args:
         path: `.keras`, a whole model; `.weights.h5`, the weights of one; or `.h5` of Keras 2, either.
@@ -81,12 +83,20 @@ def read_keras_weights(path: str | Path, model: Model) -> dict[str, np.ndarray]:
     try:
         found = _read(Path(path), model)
     except Exception as error:  # a file can be damaged in any way
-        raise DataError(f"{path} cannot be read into {model.keras_model.name}: {headline(error)}") from error
+        other_classes = " If it is for other classes, load it into a model of Keras, and save that as a .keras file."
+        raise DataError(
+            f"{path} cannot be read into {model.keras_model.name}: {headline(error).rstrip('.')}."
+            f"{'' if Path(path).suffix == '.keras' else other_classes}"
+        ) from error
     place = {described.name: number for number, described in enumerate(wanted)}
     last_layer = f"{wanted[-1].name.rpartition('/')[0]}/"
     if {name for name in place if not name.startswith(last_layer)} <= {name for name, _ in found}:
         found.sort(key=lambda named: place.get(named[0], len(place)))
+    values = {described.name: value for described, (_, value) in zip(wanted, found, strict=False)}
+    other_head = of_other_classes(values, wanted)
     for described, named in itertools.zip_longest(wanted, found):
+        if described and described.name in other_head:
+            continue
         ours = f"{described.name} {described.shape}" if described else "nothing more"
         theirs = f"{named[0]} {named[1].shape}" if named else "nothing more"
         if not described or not named or described.shape != named[1].shape:
@@ -94,7 +104,7 @@ def read_keras_weights(path: str | Path, model: Model) -> dict[str, np.ndarray]:
                 f"{path} is of another model than {model.keras_model.name}: where the model has {ours}, the file has "
                 f"{theirs}. Pass weights of the same architecture, with as many classes (--num_classes)."
             )
-    return {described.name: value.astype(described.dtype) for described, (_, value) in zip(wanted, found, strict=True)}
+    return {described.name: values[described.name].astype(described.dtype) for described in wanted}
 
 
 def _read(path: Path, model: Model) -> list[tuple[str, np.ndarray]]:
@@ -105,7 +115,17 @@ def _read(path: Path, model: Model) -> list[tuple[str, np.ndarray]]:
         else:
             held = to_keras.plain(model.keras_model)
             held.load_weights(path)  # of a whole model in the format of Keras 2, too, whose code is not run
-        scaling = [layer for layer in preparing_layers(held) if isinstance(layer, keras.layers.Normalization)]
-        left_out = {id(variable) for layer in scaling for variable in layer.weights}
+        left_out = {id(variable) for layer in _leading_normalization(held) for variable in layer.weights}
+        if any(isinstance(layer, keras.layers.Normalization) for layer in operations_in(model.keras_model)):
+            left_out = set()
         variables = [variable for variable in held.weights if id(variable) not in left_out]
         return [(variable.path, tf.get_static_value(scope.get_current_value(variable))) for variable in variables]
+
+
+def _leading_normalization(keras_model: keras.Model) -> list[keras.layers.Normalization]:
+    """Returns the layers that normalise images before any layer with other weights."""
+    first = itertools.takewhile(
+        lambda layer: isinstance(layer, keras.layers.Normalization) or not getattr(layer, "weights", ()),
+        operations_in(keras_model),
+    )
+    return [layer for layer in first if isinstance(layer, keras.layers.Normalization)]

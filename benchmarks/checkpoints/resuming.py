@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from benchmarks.checkpoints import checkpoint_files, keras_exchange
 from benchmarks.checkpoints.checkpoint_files import Saved
-from benchmarks.checkpoints.training_state import IN_FLIGHT, TrainingState
+from benchmarks.checkpoints.training_state import IN_FLIGHT, TrainingState, of_other_classes
 from benchmarks.cluster import restarts
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
@@ -134,6 +134,7 @@ def find_earlier(config: Config, team: Team, display: Display) -> Earlier:
         if saved is not None:
             _require_same(saved, of_run, f"--train_dir={directory}", weights_only=weights_only)
             found = f"{'weights' if weights_only else 'continuing'} after step {saved.steps}, from {saved.prefix}"
+            found += ", not from --initial_weights" * (config.checkpoints.initial_weights is not None)
         if team.is_leader:
             display.note(f"Checkpoints: {found}.")
     if saved is None:
@@ -218,8 +219,14 @@ def restoring(config: Config, built: RunGraph, earlier: Earlier) -> Restoring:
                 "and the deviation 1, so they classify worse until they are trained further."
             )
         weights = earlier.initial_weights or keras_exchange.read_keras_weights(checkpoints.initial_weights, built.model)
+        other_head = of_other_classes(weights, built.model.variables)
+        if other_head and place.worker == 0:
+            warn(
+                f"--initial_weights={checkpoints.initial_weights} has another number of classes than this run, "
+                f"{config.workload.num_classes}, so the last layer begins anew."
+            )
         try:
-            return Restoring(state, state.feeds(weights, weights_only=True))
+            return Restoring(state, state.feeds(weights, weights_only=True, without=other_head))
         except DataError as error:
             raise DataError(f"--initial_weights={checkpoints.initial_weights}: {error}") from error
     return Restoring(state)

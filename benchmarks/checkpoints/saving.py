@@ -17,12 +17,15 @@ from results.version import SUITE_VERSION
 
 
 class CheckpointCallback:
-    """Saves checkpoints of a run with --train_dir. Training goes on if one cannot be saved; the log has the error."""
+    """Saves checkpoints of a run with --train_dir. Training goes on if one cannot be saved; the log has the error.
+
+    `classes` are those of the training before, see `resuming.classes_of`: images whose classes have no names keep them.
+    """
 
     name = "a checkpoint"
 
-    def __init__(self, run: RunSession, state: TrainingState) -> None:
-        self._run, self._state = run, state
+    def __init__(self, run: RunSession, state: TrainingState, classes: str | None = None) -> None:
+        self._run, self._state, self._classes = run, state, classes
         self._saved_step, self._saved_at = run.epochs.steps_before, time.monotonic()
 
     def is_due(self, steps: int, *, last: bool) -> bool:
@@ -42,7 +45,7 @@ class CheckpointCallback:
             **resuming.checkpoint_facts(config),
             "images": epochs.images_after(steps),
             "images_per_epoch": epochs.images_per_epoch,
-            "classes": resuming.classes_of(self._run.built.input.source),
+            "classes": resuming.classes_of(self._run.built.input.source) or self._classes,
             "ends_at_step": self._run.last_step,
             "run": restarts.inherited().run,
             "suite_version": SUITE_VERSION,

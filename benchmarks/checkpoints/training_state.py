@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from benchmarks.errors import DataError
+from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES
 from variable_mgr.manager import Optimizer, StagedValue, VariableManager, VariableSpec
 
 IN_FLIGHT = "in_flight/"
@@ -71,13 +72,16 @@ class TrainingState:
         joined = {name: np.concatenate(of_it, -1) if len(of_it) > 1 else of_it[0] for name, of_it in parts.items()}
         return {**joined, **values}
 
-    def feeds(self, values: Values, *, weights_only: bool = False) -> dict[tf.Tensor, np.ndarray]:
+    def feeds(
+        self, values: Values, *, weights_only: bool = False, without: Collection[str] = ()
+    ) -> dict[tf.Tensor, np.ndarray]:
         """Returns what to feed while variables are initialised, so that they get the values of another run.
 
         Args:
             values: of entries, by name. What is in flight may be missing, and an optimizer's state too: it starts as in
                 a new training.
             weights_only: leave the optimizer's state, and the seeds of dropout, as in a new training.
+            without: names of weights to leave so, too.
 
         Raises:
             DataError: a weight is missing, or has another shape.
@@ -85,7 +89,7 @@ class TrainingState:
         fed: dict[tf.Tensor, np.ndarray] = {}
         for name, copies in self._entries.items():
             kind = self._kinds.get(name)
-            if weights_only and kind not in ("weight", "statistic"):
+            if name in without or (weights_only and kind not in ("weight", "statistic")):
                 continue
             if name not in values and kind not in ("weight", "statistic"):
                 continue
@@ -104,6 +108,20 @@ class TrainingState:
     def resumes(self, values: Values) -> bool:
         """Returns whether the values include all that is staged between steps."""
         return all(name in values for name in self._staged)
+
+
+def of_other_classes(values: Values, specs: Sequence[VariableSpec]) -> Collection[str]:
+    """Returns the names of the last layer's weights if the values have another number of classes; else none.
+
+    A model for ImageNet needs the values of its last layer: 1000 and 1001 classes are easily mixed up.
+    """
+    last = [spec.name for spec in specs if spec.kind == "weight"][-1].rpartition("/")[0]
+    shapes = {spec.name: tuple(spec.shape) for spec in specs if spec.name.startswith(f"{last}/")}
+    found = {name: values[name].shape for name in shapes if name in values}
+    if found == shapes or any(shape[-1] in (IMAGENET_CLASSES, BACKGROUND_CLASSES) for shape in shapes.values()):
+        return ()
+    inputs, of_found = ({name: shape[:-1] for name, shape in of_it.items()} for of_it in (shapes, found))
+    return shapes.keys() if inputs == of_found else ()
 
 
 def _state_of(

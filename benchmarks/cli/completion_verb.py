@@ -108,7 +108,7 @@ VERB = Verb(
             "completion words",
             run=lambda given, command: _print(*proposals(os.environ.get("COMP_LINE", ""))),
             examples=("completion words",),
-            meaning="for these scripts: what the line in the variable COMP_LINE may end with",
+            meaning="called by these scripts: the words that can complete the line in COMP_LINE",
         ),
     ),
 )

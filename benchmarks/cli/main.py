@@ -13,6 +13,7 @@ from benchmarks.config import flag, peer_flags, run_flags
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn, warn_of_exception
 from benchmarks.errors import BenchError, ExitStatus, UsageError, headline, stopped
+from benchmarks.outside_text import shortened
 from benchmarks.process import requirements, signals
 from benchmarks.sweep import grid
 
@@ -130,4 +131,6 @@ def _refuse_words(arguments: Sequence[str], words: Sequence[str]) -> None:
     fix = f" Did you mean --{words[0].lstrip('-')}?" if "--" in arguments else ""
     if words[0] and not words[0].strip(" \t\\"):
         fix = " A backslash that continues a line must be its last character."
-    raise UsageError(f"'{words[0]}' is not a flag.{fix} Flags are spelled --name=value, or --name and --noname.")
+    raise UsageError(
+        f"'{shortened(words[0])}' is not a flag.{fix} Flags are spelled --name=value, or --name and --noname."
+    )

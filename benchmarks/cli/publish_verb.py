@@ -109,7 +109,7 @@ VERB = Verb(
     lambda given, command: publish(given.words, given.values),
     takes="words",
     words="DIR [FILE ...]",
-    details="Numbers and words of flags are public, other text is removed. If a folder is refused, the reasons are "
-    "printed and the exit status is 5.",
+    details="Without files, the records of `out` are taken. Numbers and words of flags are public, other text is "
+    "removed. If a folder is refused, the reasons are printed and the exit status is 5.",
     examples=("publish public out --machine='one H100, 16 cores'", "publish public --check"),
 )

@@ -20,6 +20,7 @@ from benchmarks.config.flag import local_path
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.data import input_verb
+from benchmarks.data.sources.storage import is_address
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean, writing
 from benchmarks.microbench import allreduce_verb
 from benchmarks.option import Flag, only
@@ -37,8 +38,12 @@ from results.report.contents import Report
 from results.store import JSONL_NAME, replace
 from results.text import counted
 
-# Of files that users want where a report would be a directory.
-_SUFFIXES = (".html", *(f".{name}" for name in FORMATS))
+# Of files that users want where a report would be a directory, with the format that is such a file.
+_FORMAT_OF_SUFFIX = {
+    **dict.fromkeys((".html", ".pdf", ".png", ".svg", ".txt"), ""),
+    **{".xlsx": "csv", ".prom": "openmetrics"},
+    **{f".{name}": name for name in FORMATS},
+}
 _REPEATED: Mapping[str, Verb] = {verb.name: verb for verb in (run_verb.VERB, allreduce_verb.VERB, input_verb.VERB)}
 # The flags that `rerun` repeats: those of these groups, and some others.
 _REPEATED_GROUPS = (
@@ -51,6 +56,7 @@ _REPEATED_BESIDE = (
     *("loss_type_to_report", "print_config"),
 )
 _LEFT_OUT = ("output_dir", "session_id")
+_RUN_IDS = "The first characters of a run id are enough. Without files, the records of `out` are searched."
 
 
 def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
@@ -90,8 +96,9 @@ def _write(contents: Report, sources: Sequence[str], output: Path) -> str:
     Raises:
         UsageError: the directory cannot be written, or holds results of its own.
     """
-    if output.suffix in _SUFFIXES and not output.is_dir():
-        format_flag = "" if output.suffix == ".html" else f", or add --output_format={output.suffix[1:]}"
+    form = _FORMAT_OF_SUFFIX.get(output.suffix)
+    if form is not None and not output.is_dir():
+        format_flag = f", or add --output_format={form}" if form else ""
         raise UsageError(f"--output={output}: a report is a directory of files: name one{format_flag}.")
     if (output / JSONL_NAME).exists():
         raise UsageError(
@@ -215,6 +222,8 @@ def _repeated(command: Sequence[str]) -> list[str]:
     model = values.get("model", "")
     if outside_models.is_code(model):
         raise UsageError(f"--model={model} is code that the record does not contain.")
+    if is_address(values.get("data_dir", "")):
+        raise UsageError(f"--data_dir={values['data_dir']} is in a storage that other hosts serve.")
     return [verb, *run_flags.words(values)]
 
 
@@ -279,7 +288,7 @@ REPORT = Verb(
             Flag(
                 "against",
                 str,
-                "comma-separated tables, directories of results or CSV files to compare with",
+                "comma-separated CSV files, directories of results, or tables of the suite to compare with",
                 known=tuple(published.SOURCES),
             ),
             WHERE,
@@ -289,6 +298,7 @@ REPORT = Verb(
     lambda given, command: report(given.words, given.values),
     takes="words",
     words="[FILE ...]",
+    details="A file is a results.jsonl, or a directory with one; the default is `out`.",
     examples=(
         "report out/results.jsonl --output=report",
         "report out --output_format=json --table=steps",
@@ -306,6 +316,7 @@ RERUN = Verb(
     lambda given, command: rerun(given.words, given.values),
     takes="words",
     words="RUN_ID [FILE ...]",
+    details=f"{_RUN_IDS} A command that names code, other hosts or a place to write to is only printed, with status 2.",
     examples=("rerun f13e1c470598 out/results.jsonl",),
 )
 DIFF = Verb(
@@ -314,5 +325,6 @@ DIFF = Verb(
     lambda given, command: diff(given.words, given.values),
     takes="words",
     words="RUN_ID RUN_ID [FILE ...]",
+    details=_RUN_IDS,
     examples=("diff f13e1c470598 0daa2ee5cace out/results.jsonl",),
 )

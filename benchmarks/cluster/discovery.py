@@ -27,9 +27,12 @@ _TF_CONFIG_KEYS = (
     "service_type", "model_dir",
 )  # fmt: skip
 _TF_CONFIG_FORM = '{"cluster": {"worker": ["h1:2222", "h2:2222"]}, "task": {"type": "worker", "index": 0}}'
-# How a task looks in SageMaker's list of hosts, and in what Vertex AI and TonY set.
-_OF_SM_HOSTS = re.compile(r'[\[,]\s*"[^"\s]+"')
-_OF_CLUSTER_SPEC = re.compile(r'"[^"\s]+:[0-9]+"')
+# How a task looks in SageMaker's list of hosts, in what Vertex AI and TonY set, and in KungFu's list.
+_LISTS_OF_TASKS = {
+    "SM_HOSTS": re.compile(r'[\[,]\s*"[^"\s]+"'),
+    "CLUSTER_SPEC": re.compile(r'"[^"\s]+:[0-9]+"'),
+    "KUNGFU_INIT_PEERS": re.compile(r"[^,\s]+:[0-9]+"),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,10 +85,10 @@ def resolve_cluster(given: Mapping[str, Any], environ: Mapping[str, str]) -> tup
                     "--worker_hosts (and --ps_hosts), --cluster_spec, TF_CONFIG, --cluster=slurm or --cluster=mpi."
                 )
         notices = ranks.refuse_copies(environ)
-        for name, tasks_in in (("SM_HOSTS", _OF_SM_HOSTS.findall), ("CLUSTER_SPEC", _OF_CLUSTER_SPEC.findall)):
-            if len(tasks_in(environ.get(name, ""))) > 1:
+        for name, task in _LISTS_OF_TASKS.items():
+            if len(task.findall(environ.get(name, ""))) > 1:
                 raise UsageError(
-                    f"{name}={environ[name]}: each host would measure alone, since only TF_CONFIG is read: set it to "
+                    f"{name}={environ[name]}: each task would measure alone, since only TF_CONFIG is read: set it to "
                     f"{_TF_CONFIG_FORM}, or unset {name}."
                 )
         return None, notices

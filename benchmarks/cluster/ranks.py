@@ -29,10 +29,14 @@ Blocks = tuple[Sequence[str], Sequence[int], int | None]
 # More than any system has: a list of so many would not end.
 _MOST_TASKS = 100_000
 # Rank, number of ranks, and the same on this host, of launchers whose ranks are not Slurm's even in a job of Slurm: of
-# Open MPI, MVAPICH 2 and 3, Horovod and IBM's jsrun.
-_OF_THEIR_OWN = tuple(
-    tuple(f"{launcher}_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
-    for launcher in ("OMPI_COMM_WORLD", "MV2_COMM_WORLD", "MVP_COMM_WORLD", "HOROVOD", "JSM_NAMESPACE")
+# Open MPI, MVAPICH 2 and 3, Horovod and IBM's jsrun; of BytePS, which numbers hosts, and processes on each.
+_OF_THEIR_OWN = (
+    *(
+        tuple(f"{launcher}_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+        for launcher in ("OMPI_COMM_WORLD", "MV2_COMM_WORLD", "MVP_COMM_WORLD", "HOROVOD", "JSM_NAMESPACE")
+    ),
+    ("DMLC_WORKER_ID", "DMLC_NUM_WORKER", "", ""),
+    ("BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE", "BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE"),
 )
 _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 # What numbers nodes, on which nothing need be started, and counts them, behind a platform's name: those of Kubeflow
@@ -54,9 +58,9 @@ _VARIABLES = (
 # What may mean anything without the number of ranks.
 _WITH_SIZE = re.compile(f"(?:WORLD_)?RANK|MP_CHILD|{_NODE_RANK.pattern}")
 # What numbers copies, and the number of the first: in an indexed Job of Kubernetes, and by Cray's aprun, LSF's blaunch,
-# pbsdsh, parallel-ssh, Nomad and GKE's nodes with TPUs.
+# pbsdsh, parallel-ssh, Nomad, GKE's nodes with TPUs, and platforms that do not count the nodes, such as Azure ML.
 OF_COPIES = {"JOB_COMPLETION_INDEX": 0, "ALPS_APP_PE": 0, "LSF_PM_TASKID": 1, "PBS_VNODENUM": 0, "PBS_NODENUM": 0}
-OF_COPIES |= {"PSSH_NODENUM": 0, "NOMAD_ALLOC_INDEX": 0, "TPU_WORKER_ID": 0}
+OF_COPIES |= {"PSSH_NODENUM": 0, "NOMAD_ALLOC_INDEX": 0, "TPU_WORKER_ID": 0, "NODE_RANK": 0}
 _STEP = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "")
 # The SLURM_STEP_ID of salloc's shell on a node: a step of one task (SLURM_INTERACTIVE_STEP in slurm.h).
 _INTERACTIVE = "4294967290"

@@ -68,7 +68,8 @@ VERB = Verb(
     "server",
     {name: RUN_FLAGS[name] for name in ("Several processes", "Devices")},
     lambda given, command: run_server(given.values),
-    details="Any client may open a session on it. Jobs may have any names.",
+    details="Any client that reaches its port runs graphs as this user: see Security in docs/howto/several-hosts.md. "
+    "Jobs may have any names.",
     examples=(
         "server --cluster_spec='worker|h0:50001;h1:50001' --job_name=worker --task_index=0",
         "server --cluster_spec='local|localhost:2222' --job_name=local --task_id=0",

@@ -164,6 +164,7 @@ VERB = Verb(
             lambda given, command: store(given.words, given.values),
             takes="words",
             words="[FILE ...]",
+            details="Without files, the runs of `out`.",
             examples=("track store out/results.jsonl",),
             meaning="store the valid runs of files as sessions to compare with",
         ),
@@ -199,8 +200,8 @@ VERB = Verb(
             lambda given, command: check(given.words, given.values),
             takes="words",
             words="[FILE ...]",
-            details=f"Compares with the last {MOST_SESSIONS} sessions. Exit status 1 if a configuration is slower, 3 "
-            "if noise hides the answer.",
+            details=f"Without files, the runs of `out`. Compares with the last {MOST_SESSIONS} sessions. Exit status 1 "
+            "if a configuration is slower, 3 if noise hides the answer.",
             examples=("track check out/results.jsonl",),
             meaning="are these runs slower than the stored sessions?",
         ),

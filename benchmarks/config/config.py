@@ -330,6 +330,8 @@ def _decide(
         "num_batches": why_length,
     }
     written, on_output = output.decide(given, of_variables, cluster, num_devices=devices.num_devices)
+    training = training_options.decide(given, spec, batch_global=batch * devices.num_devices * processes.num_workers)
+    on_length += tuple(training_options.notices(training.schedule, how_long.num_epochs))
     notices = (*known.notices, *of_devices, *without_effect, *on_variables, *on_arithmetic, *on_output, *on_length)
     return Config(
         workload=workload,
@@ -338,7 +340,7 @@ def _decide(
         processes=processes,
         variables=of_variables,
         data=input_options.decide(given, known.data_name, _pauses(checkpoints, evaluation, summaries)),
-        training=training_options.decide(given, spec, batch_global=batch * devices.num_devices * processes.num_workers),
+        training=training,
         checkpoints=checkpoints,
         evaluation=evaluation,
         summaries=summaries,

@@ -14,10 +14,13 @@ from typing import Any
 from absl import flags as absl_flags
 
 from benchmarks import console
+from benchmarks.cluster import restarts
 from benchmarks.config.peer_flags import instead_of
 from benchmarks.errors import UsageError, did_you_mean
 from benchmarks.option import Flag, Groups
 from benchmarks.outside_text import shortened
+from benchmarks.process import private_network
+from results.loading import read_small
 
 _PRESETS = Path(__file__).resolve().parent / "presets"
 # Characters of patterns, queries and fragments, and passwords: no address of a storage needs them.
@@ -73,7 +76,8 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
         raise UsageError(str(error)) from error
     except RecursionError as error:  # absl compares an unknown name with each flag
         raise UsageError("There is no flag with so long a name. See --helpfull for all flags.") from error
-    _warn_of_repeats(_joined([*map(spelled, arguments)], table))  # those of a file may be overridden
+    if not (restarts.inherited().run or private_network.is_entered()):  # else the command that started this has warned
+        _warn_of_repeats(_joined([*map(spelled, arguments)], table))  # those of a file may be overridden
     values = _without_aliases({flag.name: _meant(flag, flag_values[flag.name].value) for flag in table}, table)
     for problem in filter(None, (flag.why_not(values[flag.name]) for flag in table if not flag.same_as)):
         raise UsageError(problem)
@@ -116,6 +120,8 @@ def _without_aliases(values: Mapping[str, Any], table: Sequence[Flag]) -> dict[s
             value = alias.stands_for[0 if value else 1]
             if value == "" and merged[name] != alias.stands_for[0]:
                 continue
+            if alias.unset is False and merged[name] == alias.stands_for[1]:
+                merged[name] = None  # either of two switches turns it on
         if merged[name] not in (None, value):
             raise ContradictionError(
                 f"{spelling.lower()} and {spelled[name].lower()} contradict each other: drop one of them."
@@ -257,7 +263,7 @@ def _lines(name: str, value: str) -> list[str]:
     is_preset = name == "--preset"
     file = _PRESETS / f"{Path(value).name}.flags" if is_preset else Path(local_path(value, f"{name}: "))
     try:
-        lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
+        lines = [line.strip() for line in read_small(file).decode("utf-8-sig").splitlines()]
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         instead = " Name a text file with one --name=value per line."

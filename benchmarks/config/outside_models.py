@@ -29,6 +29,7 @@ from benchmarks.process import subprocesses
 from models import applications, specs
 from models.applications import APPLICATION
 from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES, NUM_CHANNELS, ModelSpec
+from results.loading import read_small
 from results.masking import without_secrets
 from results.record import key_of
 from results.text import first_few
@@ -200,12 +201,16 @@ def _checked(name: str) -> str:
 
 
 @functools.cache
-def code() -> dict[str, Any]:
-    """Returns what facts of models depend on beside the models' own code: versions, and the code that makes models."""
+def code(*others: str) -> dict[str, Any]:
+    """Returns what facts of models depend on beside the models' own code: versions, and the code that makes models.
+
+    `others` are patterns of more files of the suite.
+    """
     software, root = provenance.describe_software(), subprocesses.RUN_BENCH.parent
     counting = ("training/flop_count.py", "training/model_facts.py", "explain/probed_model.py")
-    files = [*root.glob("models/*.py"), *(root / "benchmarks" / name for name in counting)]
-    digests = {path.name: digest_of(str(path)) for path in files}
+    patterns = ("models/*.py", *(f"benchmarks/{name}" for name in counting), *others)
+    files = [path for pattern in patterns for path in sorted(root.glob(pattern))]
+    digests = {str(path.relative_to(root)): digest_of(str(path)) for path in files}
     return {**{name: software[name] for name in ("keras_version", "tensorflow_version")}, "digests": digests}
 
 
@@ -241,7 +246,7 @@ def digest_of(source: str) -> str | None:
     try:
         if source.startswith("$"):
             return hashlib.sha256(repr(os.environ.get(source[1:])).encode()).hexdigest()
-        return hashlib.sha256(Path(source).read_bytes()).hexdigest()
+        return hashlib.sha256(read_small(Path(source))).hexdigest()
     except OSError:
         return None
 

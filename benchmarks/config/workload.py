@@ -75,10 +75,11 @@ class Length:
         default_text=f"{USUAL_STEPS}; GPUs: {SETTLING_SECONDS:g} s, but {USUAL_STEPS} to {MOST_STEPS:,} steps",
         in_key=False,
         at_least=1,
+        unset=0,
     )
     at_least_seconds: float | None = decided(default=None, in_key=False)
     num_epochs: float | None = option(
-        "instead of --num_batches: passes over the data set", default=None, in_key=False, above=0
+        "instead of --num_batches: passes over the data set", default=None, in_key=False, above=0, unset=0
     )
     num_warmup_batches: int = option(
         "warm-up steps, which are not measured; the first step is never measured",

@@ -206,13 +206,15 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdo
     if isinstance(source, Pixels):  # an incomplete data set has raised an error by now
         say(f"{source.count()} records, all sound")
         return ExitStatus.OK
-    records, kinds = 0, Counter[str]()
+    records, kinds, labels = 0, Counter[str](), set[int]()
     num_classes = given["num_classes"] or BACKGROUND_CLASSES
     check = bad_records.decoding() if given["decode"] else nullcontext(header_problem)
     with (
         progress.counted(f"Checking the files of {directory}", len(source.files)),
         check as problem_of_photo,
-        closing(bad_records.defects(source, num_classes, problem_of_photo, work=FileWork(watchdog))) as checked,
+        closing(
+            bad_records.defects(source, num_classes, problem_of_photo, work=FileWork(watchdog), note_label=labels.add)
+        ) as checked,
     ):
         for count, bad in checked:
             progress.advance(count if isinstance(source, PhotoFolder) else 1)  # a photo of a folder is a file
@@ -223,7 +225,8 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdo
                     say(f"{defect.kind:12} {defect}")
     summary = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     result = f"{sum(kinds.values())} with a defect: {summary}" if kinds else "all sound"
-    say(f"{counted(records, 'record')} in {counted(len(source.files), 'file')}, {result}")
+    seen = f", labels {min(labels)} to {max(labels)}" if labels else ""
+    say(f"{counted(records, 'record')} in {counted(len(source.files), 'file')}{seen}, {result}")
     return ExitStatus.DATA if kinds else ExitStatus.OK
 
 

@@ -140,9 +140,17 @@ def decide(given: Mapping[str, Any], name: str, pauses: Mapping[str, Any] | None
         given: flag values by name; None: not given.
         name: as `data_name` returns it.
         pauses: what interrupts the run.
+
+    Raises:
+        UsageError: training images are to be evaluated.
     """
     if name == SYNTHETIC:
         return filled(Data, given, data_name=name, pipelined_input=False, input=None)
+    if given["eval"] and given["data_split"] == "train":
+        raise UsageError(
+            "--data_split=train does not go with --eval, which takes the validation set: leave it out. For training "
+            "images, train with --print_training_accuracy, or name a --data_dir that has them as its validation set."
+        )
     chosen: dict[str, Any] = {"cache": "none"}
     if given["forward_only"] and name != "mnist" and given["image_crop"] is None:
         chosen["crop"] = "central"
@@ -202,9 +210,15 @@ def num_classes(requested: int | None, spec: ModelSpec, data_name: str) -> int:
         UsageError: the model, or the data set, has another number.
     """
     if spec.outputs and requested not in (None, spec.outputs):
-        raise UsageError(f"--num_classes={requested}: {spec.name} always has {spec.outputs} outputs; leave it out.")
+        own = ", or give the function a parameter num_classes" if ":" in spec.name else ""
+        raise UsageError(
+            f"--num_classes={requested}: {spec.name} always has {spec.outputs} outputs; leave it out{own}."
+        )
     if data_name in ("cifar10", "mnist") and requested not in (None, spec.classes):
-        raise UsageError(f"--num_classes={requested}: {data_name} has {spec.classes} classes; leave it out.")
+        raise UsageError(
+            f"--num_classes={requested}: {data_name} has {spec.classes} classes; leave it out. Images of other "
+            "data sets are read as photos in one folder per class, by models for imagenet and own ones."
+        )
     return requested or spec.usual_outputs
 
 

@@ -241,7 +241,7 @@ VERB = Verb(
     lambda given, command: run_devices(given.values),
     details="It also names the variable manager that the connections between GPUs suggest. If flags or TF_CONFIG name "
     "a cluster (with --cluster=slurm or mpi: the environment of Slurm or mpirun), its tasks follow; a star marks the "
-    "one that this process would be. It starts none.",
+    "one that this process would be. No task is started.",
     examples=(
         "devices",
         "devices --output_format=json",

@@ -95,6 +95,8 @@ def choose(given: Mapping[str, Any], count_gpus: Callable[[], int], machine: str
             f"{asked} asks for {counted(wanted, 'GPU')}; {limit} Ask for fewer, split them with --virtual_gpus, or "
             f"use --device=cpu for {counted(wanted, 'logical CPU device')}."
         )
+    if visible and any(gpu.is_divided for gpu in hardware.gpu_inventory().gpus):
+        visible = None  # CUDA shows one instance by itself, and its position could be the number of another GPU
     return Devices(device="gpu", num_devices=wanted, virtual_gpus=split, visible_gpus=visible)
 
 

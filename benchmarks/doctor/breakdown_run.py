@@ -74,7 +74,7 @@ def breakdown_setting(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
         UsageError: values that make no sense or do not go together.
     """
     gpus = 0 if values["device"] == "cpu" else count_gpus()
-    # A single GPU is not split, since nobody trains on two halves.
+    # A single GPU is not split: training on two halves of one is not a real use.
     unsplit = {"virtual_gpus": 1} if gpus and values["virtual_gpus"] is None else {}
     chosen = config.resolve(options.default_to_all({**values, **unsplit}, gpus), count_gpus, environ={})
     names = [flag.name for flag in run_flags.RUN_FLAGS["Devices"] if flag.name not in _NOT_PASSED_ON]

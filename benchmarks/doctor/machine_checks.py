@@ -146,7 +146,7 @@ def look(root: Path = Path("/"), cpus: frozenset[int] | None = None) -> list[Obs
 
     `root` holds `proc` and `sys`. `cpus` are the cores that this process may use; None: ask the system.
     """
-    cpus = cpus or frozenset(os.sched_getaffinity(0))
+    cpus = cpus or linux.own_cores()
     processes, before = list_processes(), _host_numbers(root, cpus)
     time.sleep(_SECONDS)
     later, now = list_processes(), _host_numbers(root, cpus)

@@ -24,6 +24,7 @@ from results.record import key_of
 from results.text import Table, counted, rounded
 
 _FILE = CacheFile("model_counts.json", "counts of models")
+_COUNTING_BYTES = ("variable_mgr/**/*.py", "benchmarks/graph/sent_bytes.py")  # that a manager sends
 _Row = Mapping[str, Any]
 _Columns = Mapping[str, Callable[[_Row], str]]
 
@@ -163,7 +164,7 @@ def _counts_of(configs: Sequence[Config]) -> list[_Counts]:
     Raises:
         UsageError: operations of a model cannot be counted.
     """
-    code = outside_models.code()
+    code = outside_models.code(*_COUNTING_BYTES)
     parts = [(config.workload, config.devices, config.variables) for config in configs]
     keys = [_key(*part, code) for part in parts]
     of_configs = [_FILE.saved(key, _Counts) for key in keys]

@@ -13,6 +13,7 @@ import msgspec
 
 from benchmarks.console import warn, warn_once
 from results import store
+from results.loading import read_small
 from results.record import strict
 
 T = TypeVar("T")
@@ -79,7 +80,7 @@ class CacheFile:
 
     def _entries(self) -> dict[str, dict[str, Any]]:
         try:
-            return msgspec.json.decode(self.path().read_bytes(), type=_Content).entries
+            return msgspec.json.decode(read_small(self.path()), type=_Content).entries
         except FileNotFoundError:
             return {}
         except (OSError, UnicodeError, msgspec.MsgspecError, RecursionError) as error:

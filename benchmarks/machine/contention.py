@@ -45,7 +45,7 @@ def read(
     """Reads the clocks now; `root` holds `proc`. `cpus` are the cores; None: those that this process may use."""
     # These belong together: what this process does between them would count as work of others.
     at, own, stat = clock(), own_seconds(), linux.text(root / "proc/stat")
-    return CpuReading(at, own, *linux.core_seconds(stat or "", cpus or frozenset(os.sched_getaffinity(0))))
+    return CpuReading(at, own, *linux.core_seconds(stat or "", cpus or linux.own_cores()))
 
 
 def cores_used_by_others(before: CpuReading, after: CpuReading) -> float | None:

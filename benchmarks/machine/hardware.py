@@ -32,7 +32,7 @@ class Gpu:
         index: in the driver, as in nvidia-smi.
         has_ecc: whether its memory has error correction.
         pcie_generation: the largest that GPU and slot have in common; an idle GPU runs at a smaller one.
-        pcie_width: lanes, likewise.
+        pcie_width: the largest number of lanes that GPU and slot have in common.
         numa_node: the NUMA node of its slot.
         used_bytes: of its memory, by all processes, when it was described.
     """
@@ -163,7 +163,7 @@ def _describe_gpu(gpu: nvml.DriverGpu, root: Path) -> Gpu:
 
 def usable_cores() -> int:
     """Returns how many cores this process may run on."""
-    return len(os.sched_getaffinity(0))
+    return len(linux.own_cores())
 
 
 def _cpu_fields(cpuinfo: Path) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Iterator
@@ -36,6 +37,15 @@ def table(path: Path) -> dict[str, int]:
     """Returns the lines of a file that are a name and a whole number."""
     lines = (line.replace(":", " ").split() for line in (text(path) or "").splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}
+
+
+@functools.cache
+def own_cores() -> frozenset[int]:
+    """Returns the numbers of the cores that this process may run on, as it was when it started.
+
+    With OMP_PROC_BIND, OpenMP binds the main thread to one of them when PyTorch is imported.
+    """
+    return frozenset(os.sched_getaffinity(0))
 
 
 def core_seconds(stat: str, cpus: frozenset[int]) -> tuple[float, float, float]:

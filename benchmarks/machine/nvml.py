@@ -8,12 +8,13 @@ import dataclasses
 import itertools
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.errors import BenchError
+from benchmarks.errors import BenchError, UsageError
 from benchmarks.machine import linux
 from benchmarks.outside_text import whole_number
 
@@ -83,7 +84,7 @@ def opened(environment: Mapping[str, str] = os.environ, driver: Any = None) -> D
     and deinitialised when the last one closes it (NVIDIA, Driver Persistence): a run would pay that several times.
 
     Raises:
-        BenchError: the driver hangs.
+        BenchError: the driver hangs, or the package that asks it is too old.
     """
     import pynvml
 
@@ -134,6 +135,11 @@ def _open(driver: Any, environment: Mapping[str, str]) -> Driver:
     version = cuda = None
     with contextlib.suppress(driver.NVMLError, UnicodeDecodeError):
         version = driver.nvmlSystemGetDriverVersion()
+    if isinstance(version, bytes):
+        raise UsageError(
+            "An old package 'pynvml' hides that of nvidia-ml-py, and its texts are bytes: run "
+            f"{sys.executable} -m pip install 'pynvml>=11.5', or uninstall pynvml."
+        )
     with contextlib.suppress(driver.NVMLError):
         number = driver.nvmlSystemGetCudaDriverVersion()  # such as 12080
         cuda = f"{number // 1000}.{number % 1000 // 10}"

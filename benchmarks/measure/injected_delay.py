@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
 from typing import TypeVar
+
+from benchmarks.errors import UsageError
+from benchmarks.outside_text import shortened
 
 _VARIABLE = "CNN_BENCH_SLOW_DOWN_FOR_TESTS"
 _TOWER_VARIABLE = "CNN_BENCH_SLOW_TOWER_FOR_TESTS"  # its number among those of all workers, and seconds: 1:0.05
@@ -14,13 +18,23 @@ _T = TypeVar("_T")
 
 def share() -> float:
     """Returns the share by which each step is made longer; 0 outside of tests."""
-    return float(os.environ.get(_VARIABLE) or 0)
+    return _number(_VARIABLE, os.environ.get(_VARIABLE) or "0")
 
 
 def of_tower(number: int) -> float:
     """Returns by how many seconds a tower computes its gradients later; 0 outside of tests."""
     tower, _, seconds = os.environ.get(_TOWER_VARIABLE, "").partition(":")
-    return float(seconds) if tower == str(number) else 0.0
+    return _number(_TOWER_VARIABLE, seconds) if tower == str(number) else 0.0
+
+
+def _number(variable: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < math.inf:
+        raise UsageError(f"{variable} has '{shortened(text)}', and needs a number that is not negative: unset it.")
+    return number
 
 
 def busy(seconds: float) -> None:

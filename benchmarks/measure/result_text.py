@@ -145,7 +145,9 @@ def _evaluation_lines(measurement: Measurement) -> list[str]:
         f"images after {last['step']} steps ({last['epochs']:.4g} epochs), loss {loss}, {rate:.0f} images/s"
     ]
     if measurement.seconds_to_accuracy is not None:
-        lines.append(f"to accuracy:    {measurement.seconds_to_accuracy:.1f} s from the first step, with everything")
+        lines.append(
+            f"to accuracy:    {measurement.seconds_to_accuracy:.1f} s from the first step of this run, with everything"
+        )
     return lines
 
 

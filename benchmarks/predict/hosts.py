@@ -16,6 +16,7 @@ import msgspec
 from benchmarks.errors import UsageError, did_you_mean
 from benchmarks.explain.known_gpus import LINKS, NAMES, KnownGpu, find_gpu, link_bytes_per_sec
 from benchmarks.outside_text import parse_toml
+from results.loading import read_small
 from results.utilisation import published_table
 
 _SHIPPED = sorted((Path(__file__).parent / "hardware").glob("*.toml"))
@@ -229,7 +230,7 @@ def load(path: Path) -> Hardware:
         UsageError: the file cannot be read, is no TOML, or a field is missing, unknown, misspelled or out of range.
     """
     try:
-        table: dict[str, Any] = parse_toml(path.read_text(encoding="utf-8-sig"))
+        table: dict[str, Any] = parse_toml(read_small(path).decode("utf-8-sig"))
         hardware = msgspec.convert(table, Hardware)
     except OSError as error:
         raise UsageError(f"--hardware={path}: the file cannot be read: {error.strerror or error}.") from error

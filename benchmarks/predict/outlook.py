@@ -194,16 +194,14 @@ def plot(outlook: Outlook, path: str) -> None:
     Raises:
         UsageError: the files cannot be written.
     """
-    import matplotlib.style  # slow to import
-
     from results.intervals import Interval
-    from results.report import figures
+    from results.report import figures  # slow to import
 
     found = [(one.subject.layout.total, one.prediction) for one in outlook.points]
     points = [(devices, Interval(one.images_per_sec, one.low, one.high)) for devices, one in found]
     numbers = [devices for devices, _ in points]
     ideal = [devices * outlook.images_per_sec_of_one for devices in numbers]
-    with writing(f"--plot={path}"), matplotlib.style.context(figures.STYLE, after_reset=True):
+    with writing(f"--plot={path}"), figures.styled():
         figure, (axis,) = figures.panels_of(1)
         figures.draw_line(axis, 0, points, label=f"{outlook.manager}, predicted")
         axis.plot(numbers, ideal, linestyle=":", color="#7F7F7F", label="no loss")

@@ -73,7 +73,7 @@ def unless_dismissed(act: Callable[[Death], object], *, wanted: bool = True) -> 
 
 
 def _fork(act: Callable[[Death], object]) -> IO[bytes]:
-    """Forks the sentinel, which is nobody's child, and returns a pipe to it; if that is refused, one to nothing."""
+    """Forks the sentinel, detached from this process, and returns a pipe to it; if a fork fails, a pipe to nothing."""
     process, (reader, writer) = os.getpid(), os.pipe()
     with signals.signals_held_back(), contextlib.suppress(OSError):
         child = os.fork()

@@ -80,7 +80,7 @@ class Devices:
         default_text="gpu_private with --data_dir, else TensorFlow's",
     )
     per_gpu_thread_count: int = option(
-        "such threads per GPU, unless they are global; 0: TensorFlow's default", default=0, at_least=0
+        "threads per GPU of the modes gpu_private and gpu_shared; 0: TensorFlow's default", default=0, at_least=0
     )
     force_gpu_compatible: bool = option(
         "allocate all host tensors in pinned memory, which GPUs copy directly",

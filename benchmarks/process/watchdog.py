@@ -169,7 +169,7 @@ def watched(save: OnExit = lambda error: None, show: OnExit = _warn) -> Iterator
 
 
 def _stacks() -> str:
-    """Returns the stacks of all threads. Written to stderr directly, they would stop all threads if nobody reads it."""
+    """Returns the stacks of all threads. Written to stderr directly, they would block all threads if it is not read."""
     # A Python that was built for an old C library has no memfd_create.
     in_memory = hasattr(os, "memfd_create")
     with os.fdopen(os.memfd_create("stacks"), "w+b") if in_memory else tempfile.TemporaryFile() as file:

@@ -83,6 +83,17 @@ def record_of(config: Config, provenance: Provenance, log: RunLog, error: BenchE
     )
 
 
+# What ends a process so, and what to do. "Unexpected Event status" in TensorFlow's event manager is SIGABRT; all but
+# SIGILL are of GPUs.
+_ADVICE_BY_SIGNAL: dict[int | None, str] = {
+    signal.SIGILL: " TensorFlow was built for instructions that this CPU lacks, or a virtual machine hides (that of "
+    "PyPI needs AVX): show the machine the host's CPU, or build TensorFlow from source.",
+    signal.SIGABRT: " TensorFlow ends its process so when a GPU fails: see its last lines, and Xid in dmesg.",
+    signal.SIGBUS: " NCCL ends it so where a container has too little shared memory: start it with --ipc=host or "
+    "--shm-size=1g.",
+}
+
+
 def save_of_killed(config: Config, provenance: Provenance, death: Death) -> None:
     """Saves, in another process, the record of a run that was killed and cannot do it itself."""
     held, limit = (f"{size / 2**30:.1f} GiB" for size in (death.held_bytes, death.limit_bytes))
@@ -98,8 +109,8 @@ def save_of_killed(config: Config, provenance: Provenance, death: Death) -> None
         by = signal_in_words(death.signal) if death.signal else "a signal or its own failure"
         status = Status.CRASH
         reason = f"The run was ended by {by} before it could save its record; it held {held} of memory."
-        if death.signal == signal.SIGABRT and config.devices.on_gpu:  # "Unexpected Event status" in its event manager
-            reason += " TensorFlow ends its process so when a GPU fails: see its last lines, and Xid in dmesg."
+        if death.signal == signal.SIGILL or config.devices.on_gpu:
+            reason += _ADVICE_BY_SIGNAL.get(death.signal, "")
     record = base_record(config, provenance, status, reason)
     try:
         save(open_store(config.output.output_dir), record)

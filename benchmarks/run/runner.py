@@ -209,14 +209,7 @@ class _Run:
 def _visible_gpus(devices: Devices, manager: str) -> tuple[int, ...] | None:
     """Returns the GPUs that TensorFlow may see.
 
-    MirroredStrategy avoids NCCL if it sees more GPUs than it uses, so a reference loop sees only those. Of a divided
-    GPU (MIG), CUDA shows one instance by itself, and a number would name another GPU.
+    MirroredStrategy avoids NCCL if it sees more GPUs than it uses, so a reference loop sees only those.
     """
-    visible = devices.visible_gpus
-    if not devices.on_gpu:
-        return visible
-    if any(gpu.is_divided for gpu in hardware.gpu_inventory().gpus):
-        return None
-    if manager not in REFERENCE_LOOPS or devices.virtual_gpus > 1:
-        return visible
-    return devices.gpu_numbers
+    sees_others = devices.on_gpu and devices.virtual_gpus == 1 and hardware.count_gpus() > devices.physical_gpus
+    return devices.gpu_numbers if manager in REFERENCE_LOOPS and sees_others else devices.visible_gpus

@@ -122,7 +122,7 @@ def train(config: Config, log: RunLog, display: Display, team: Team) -> None:
                 rates = rate_after(config.training, epochs)
                 with stepping(session, built.step, options, rates, epochs.steps_before) as stepper:
                     run = RunSession(config, built, session, options, stepper, epochs, steps, log, display, team)
-                    callbacks = _callbacks(run, restored.state if saved_in else None, evaluator)
+                    callbacks = _callbacks(run, restored.state if saved_in else None, earlier.classes, evaluator)
                     loop.measure(config, steps, stepper, log, display, team, callbacks)
                 team.meet("measured", patient=True)
                 callbacks.after_run()
@@ -149,10 +149,12 @@ def _epochs(config: Config, built: RunGraph, steps_before: int = 0, images_befor
     return Epochs(length, config.batch_global, steps_before, images_before)
 
 
-def _callbacks(run: RunSession, state: TrainingState | None, evaluator: evaluation.Evaluator | None) -> Callbacks:
+def _callbacks(
+    run: RunSession, state: TrainingState | None, classes: str | None, evaluator: evaluation.Evaluator | None
+) -> Callbacks:
     """Returns what is called between the steps of a run: checkpoints of `state`, then evaluation, then summaries."""
     config = run.config
-    callbacks: list[Callback] = [saving.CheckpointCallback(run, state)] if state else []
+    callbacks: list[Callback] = [saving.CheckpointCallback(run, state, classes)] if state else []
     if config.evaluation.is_scheduled:
         callbacks.append(evaluation.EvaluationCallback(run, evaluator))
     of_summaries = [summaries.SummaryCallback(run)] if config.summaries.summary_verbosity else []
@@ -312,7 +314,8 @@ def _require_valid(log: RunLog) -> None:
         )
     if measurement.skipped_updates and all(measurement.skipped_updates):
         raise InvalidRunError(
-            "No measured step updated anything: gradients overflowed in float16 in each. Use --precision=bf16 or fp32."
+            "No measured step updated anything: gradients overflowed in float16 in each. Use a smaller "
+            "--fp16_loss_scale, or --precision=bf16 or fp32."
         )
     if not all(report["weights_are_finite"] for report in log.reports):
         raise InvalidRunError(f"After the run some weights are not finite: the training diverged. {TRY_SMALLER_STEPS}")

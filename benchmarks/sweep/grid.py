@@ -18,6 +18,7 @@ from benchmarks.option import Flag, Groups
 from benchmarks.outside_text import parse_toml, shortened
 from benchmarks.trackers import tracker_list
 from models import specs
+from results.loading import read_small
 
 # The values of these flags contain commas; several values of the second group are separated by semicolons.
 _NO_LISTS = (
@@ -93,7 +94,7 @@ def of_suite(path: Path) -> list[dict[str, list[str]]]:
         UsageError: it cannot be read, or contains something else.
     """
     try:
-        tables = parse_toml(path.read_text(encoding="utf-8-sig"))
+        tables = parse_toml(read_small(path).decode("utf-8-sig"))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         instead = "A suite is a TOML file with a table [[grid]] per grid."

@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.config.config import Config
 from benchmarks.config.workload import MOST_STEPS
 from benchmarks.console import in_words
+from benchmarks.data.sources.data_sets import data_set_of
 from benchmarks.machine.hardware import usable_cores
 from benchmarks.sweep.grid import Cell, own_flags
 from models import specs
@@ -40,7 +41,11 @@ def estimate_seconds(config: Config, earlier: Sequence[Record], steps: int | Non
         step = gflop * config.batch_global / at_once
     length = config.length
     at_least = 0.0 if steps else min(length.at_least_seconds or 0.0, MOST_STEPS * step)
-    measured = max((steps or length.num_batches or 100) * step, at_least)
+    planned = steps or length.num_batches
+    if not planned:
+        images = data_set_of(specs.find_model(config.workload.model).data_name).train_images  # those here may be fewer
+        planned = math.ceil((length.num_epochs or 1) * images / config.batch_global)
+    measured = max(planned * step, at_least)
     seconds = start + (length.num_warmup_batches + 2) * step + measured
     return min(seconds, config.length.time_limit_seconds) if config.length.time_limit_seconds else seconds
 

@@ -27,6 +27,7 @@ from results.report.verdict import verdict
 from results.summary import summarize
 from results.text import as_rate, counted
 
+_LIMIT = "--run_timeout_seconds"
 # Of an identity: what must be equal in the records of one sweep.
 _SOFTWARE = ("software_key", "suite_version", "suite_commit")
 # Fields that do not change what is run; the data set in a directory is known only after the run.
@@ -75,7 +76,7 @@ def run_cells(
         output_dir=output_dir,
         provenance=new_session(command, on_gpus=on_gpus),
         timeout_seconds=values["run_timeout_seconds"] or DEFAULT_TIMEOUT_SECONDS,
-        timeout_flag="--run_timeout_seconds",
+        timeout_flag=_LIMIT,
     )
     store = runner.store
     earlier = store.load().records
@@ -87,6 +88,10 @@ def run_cells(
     as_json = values["output_format"] == "json" and not values["dry_run"]
     for line in grid_lines(cells, estimates, repeats, missing):
         (warn if as_json else say)(line)
+    longest = max((seconds for _, seconds in missing), default=0.0)
+    if longest > runner.timeout_seconds:
+        limit = in_words(runner.timeout_seconds)
+        warn(f"A run takes {in_words(longest)} by this estimate, and is killed after {limit}: pass a larger {_LIMIT}.")
     if values["dry_run"]:
         return ExitStatus.OK
 

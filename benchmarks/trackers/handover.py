@@ -118,7 +118,7 @@ def _sent(records: Sequence[Record], tracker: Tracker, target: str, limit_second
             printed = [line for line in messages.read().decode(errors="replace").splitlines() if line.strip()]
             why = (printed or [f"its process {ended.in_words()}"])[-1]
         places.seek(0)
-        return places.read().decode(errors="replace").splitlines(), one_line(without_secrets([why])[0])
+        return places.read().decode(errors="replace").splitlines(), one_line(without_secrets([why])[0]).rstrip(".")
 
 
 def main() -> str | None:

@@ -17,6 +17,8 @@ _ONLY_WHAT_IS_SENT = {
     "x_save_requirements": False,
 }
 _FAILED = 1
+# Longer names are rejected by the server. Their ends, such as the run id, distinguish them.
+_LONGEST_NAME = 128
 
 
 def send(run: TrackedRun, target: str) -> str:
@@ -28,8 +30,8 @@ def send(run: TrackedRun, target: str) -> str:
     sent = wandb.init(
         project=target,
         id=run.run_id,
-        name=run.name,
-        group=run.group or None,
+        name=run.name[-_LONGEST_NAME:],
+        group=run.group[-_LONGEST_NAME:] or None,
         tags=[label[:64] for label in run.labels],
         notes=run.notes or None,
         config={**run.parameters, "facts": dict(run.tags)},

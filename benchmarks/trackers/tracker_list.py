@@ -15,6 +15,7 @@ from benchmarks.errors import UsageError, writing
 
 # W&B takes no project with one of these in its name.
 _NOT_IN_A_PROJECT = re.compile(r"[/\\#?%:]")
+_WITHOUT_SCHEME = re.compile(r"[\w.-]+:[0-9]+(/.*)?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +80,8 @@ def targets_of(given: Mapping[str, Any]) -> Targets:
     """
     targets = {name: given[name] for name in FLAGS if given[name] is not None}
     project, directory = targets.get("wandb_project", ""), targets.get("tensorboard_dir", "")
+    if _WITHOUT_SCHEME.fullmatch(server := targets.get("mlflow_uri", "")):
+        raise UsageError(f"--mlflow_uri={server}: an address needs its scheme, as in http://{server}.")
     if found := _NOT_IN_A_PROJECT.search(project):
         raise UsageError(
             f"--wandb_project={project}: the name of a project has no '{found[0]}'. Give the name alone; the "

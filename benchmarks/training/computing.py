@@ -13,6 +13,7 @@ from typing import Any, Literal
 from benchmarks.errors import UsageError
 from benchmarks.machine.hardware import cpu_instructions
 from benchmarks.option import Flag, filled, flags_of, option
+from benchmarks.outside_text import whole_number
 from benchmarks.process.tensorflow_setup import PERSISTENT_BATCH_NORM
 from models.model_spec import ModelSpec
 from variable_mgr.catalog import PYTORCH_LOOPS
@@ -57,6 +58,8 @@ _OVERRULING = (
 )
 # TensorFlow's variables of what these flags set.
 _THREADS = (("TF_NUM_INTRAOP_THREADS", "num_intra_threads"), ("TF_NUM_INTEROP_THREADS", "num_inter_threads"))
+# PyTorch takes the first that is set.
+_THREADS_OF_PYTORCH = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _AUTO_JIT = re.compile("auto_jit=(?!0|-1)")
 LOSS_SCALE = 128.0  # tf_cnn_benchmarks' for most models
 FIRST_DYNAMIC_SCALE = 2.0**15
@@ -124,7 +127,7 @@ class Computing:
 COMPUTING_FLAGS = (
     *flags_of(Computing),
     Flag("use_fp16", bool, "the same as --precision=fp16", same_as="precision", stands_for=("fp16", "")),
-    Flag("xla_compile", bool, "the same as --xla=jit", same_as="xla", stands_for=("jit", "off")),
+    Flag("xla_compile", bool, "the same as --xla=jit", same_as="xla", stands_for=("jit", "off"), unset=False),
     Flag(
         "fp16_loss_scale",
         float,
@@ -132,6 +135,7 @@ COMPUTING_FLAGS = (
         default=f"{LOSS_SCALE:g}, or {FIRST_DYNAMIC_SCALE:g} if it is dynamic",
         above=0,
         at_most=2**32,
+        gone=(("dynamic", "use --fp16_enable_auto_loss_scale"),),
     ),
     Flag(
         "fp16_enable_auto_loss_scale",
@@ -212,7 +216,8 @@ def decide(
     )
     precision = computing.precision
     in_pytorch = given["variable_update"] in PYTORCH_LOOPS
-    notices = () if in_pytorch else tuple(_overruled(given, precision, onednn, on_gpu=on_gpu))
+    overruled = _overruled_in_pytorch(given, on_gpu=on_gpu)
+    notices = tuple(overruled if in_pytorch else _overruled(given, precision, onednn, on_gpu=on_gpu))
     if precision in _16_BITS and not on_gpu and not has_instructions(precision):
         name = {"bf16": "bfloat16", "fp16": "float16"}[precision]
         better = "fp32" if precision == "bf16" or not has_instructions("bf16") else "bf16 or fp32"
@@ -239,7 +244,7 @@ def _overruled(given: Mapping[str, Any], precision: str, onednn: str | None, *, 
         if acts and (rounds if effect == _ROUNDS else name != "TF_DETERMINISTIC_OPS" or not given["deterministic"]):
             yield f"{name}={value}: {effect}: unset it, unless that is meant."
     for name, setting in _THREADS:
-        if (value := os.environ.get(name, "")).isdecimal() and int(value) and not given[setting]:
+        if whole_number(value := os.environ.get(name, "")) and not given[setting]:
             yield (
                 f"{name}={value}: it sets TensorFlow's threads, and reports have such runs in one row with others: use "
                 f"--{setting}={value} instead, or unset it."
@@ -249,6 +254,20 @@ def _overruled(given: Mapping[str, Any], precision: str, onednn: str | None, *, 
         yield (
             f"TF_ENABLE_ONEDNN_OPTS={value}: oneDNN's kernels are off, and reports have such runs in one row with "
             "others: use --onednn=off instead, or unset it."
+        )
+
+
+def _overruled_in_pytorch(given: Mapping[str, Any], *, on_gpu: bool) -> Iterator[str]:
+    """Yields a sentence on a variable that sets the threads of PyTorch alone, as torchrun and images of NVIDIA do.
+
+    Tasks of a cluster have their share of the cores instead.
+    """
+    name = next((name for name in _THREADS_OF_PYTORCH if whole_number(os.environ.get(name, ""))), None)
+    if name and given["variable_update"] == "pytorch" and not on_gpu and not given["num_intra_threads"]:
+        value = os.environ[name]
+        yield (
+            f"{name}={value}: it sets PyTorch's threads and not TensorFlow's, so that their rates do not compare: use "
+            f"--num_intra_threads={value} for both, or unset it."
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from benchmarks.errors import UsageError
@@ -168,6 +168,22 @@ def decide(given: Mapping[str, Any], spec: ModelSpec, *, batch_global: int) -> T
     schedule = _schedule(given, usual, batch_global=batch_global)
     is_constant = schedule == Schedule(initial=schedule.initial)
     return filled(Training, given, learning_rate=schedule.initial, schedule=None if is_constant else schedule)
+
+
+def notices(schedule: Schedule | None, num_epochs: float | None) -> Iterator[str]:
+    """Yields a sentence if the learning rate stays near 0, or is 0 long before the end of so many epochs."""
+    if schedule is None or num_epochs is None:
+        return
+    if schedule.warmup_epochs >= num_epochs:
+        yield (
+            f"The learning rate never reaches {schedule.initial:g}: its warm-up takes {schedule.warmup_epochs:g} "
+            f"epochs, and --num_epochs={num_epochs:g} ends before."
+        )
+    elif 0 < schedule.cosine_epochs < num_epochs and not schedule.minimum:
+        yield (
+            f"The learning rate is 0 from epoch {schedule.cosine_epochs:g} to --num_epochs={num_epochs:g}, so nothing "
+            "is learned there: raise --cosine_decay_epochs, or pass --minimum_learning_rate."
+        )
 
 
 def _schedule(given: Mapping[str, Any], usual: float, *, batch_global: int) -> Schedule:

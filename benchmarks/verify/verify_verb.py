@@ -233,10 +233,10 @@ VERB = Verb(
     "verify",
     VERIFY_FLAGS,
     _resolve_and_run,
-    details="Compares each manager with references on these devices: two scalars in NumPy, one device with the whole "
-    "batch, and the variables before gradients are computed. With a flag on variables and gradients: only that manager "
-    "with these modifiers. With --model, instead of these comparisons, each manager takes three steps of the model "
-    "with 2 images per tower, and every loss, weight and moving average is compared with the gradients of the towers, "
+    details="Each manager trains two scalars, compared with NumPy, and a small network, compared with one device on "
+    "the whole batch; and computing gradients alone must not change variables. With a flag on variables and gradients: "
+    "only that manager with these modifiers. With --model, instead of these comparisons, each manager takes three "
+    "steps of the model with 2 images per tower, and every loss, weight and moving average is compared with gradients "
     "computed one tower at a time, and updates in NumPy.",
     examples=(
         "verify",

@@ -84,7 +84,11 @@ def _jobs(options: argparse.Namespace, bench_flags: Sequence[str]) -> list[Job]:
     """Returns the jobs that have pods."""
     # All tasks get the same flags; --gpus_per_worker sets --num_gpus, too.
     flags = [flag.replace("$", "$$") for flag in bench_flags]
-    if options.gpus_per_worker and not any(_flag_name(flag) == "num_gpus" for flag in flags):
+    given = {_flag_name(flag) for flag in flags}
+    if options.workers > 1 and not options.ps and "variable_update" not in given:
+        # run_bench's default needs a server. A preset may override this, since the last value of a flag counts.
+        flags.insert(0, "--variable_update=collective_all_reduce")
+    if options.gpus_per_worker and "num_gpus" not in given:
         flags.append(f"--num_gpus={options.gpus_per_worker}")
     flags.append(f"--output_dir={RESULTS_DIRECTORY}")
     counts = {name: count for name, count in (("ps", options.ps), ("worker", options.workers)) if count}
@@ -111,6 +115,8 @@ def _hosts(options: argparse.Namespace, job: str, pods: int) -> str:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Prints the problem as a sentence."""
+        if message.startswith("unrecognized arguments"):
+            message += ": flags of run_bench come after --, and those of render.py are listed by jobset --help"
         print(f"{self.prog}: {message[0].upper()}{message[1:].rstrip('.')}.", file=sys.stderr)
         sys.exit(_USAGE_ERROR)
 
@@ -125,7 +131,9 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         _add_options(kinds.add_parser(kind, help=what, description=what, allow_abbrev=False))
     if bad := next((word for word in argv if _BEYOND_YAML.search(word)), None):
         parser.error(f"{bad!a} has a letter beyond U+FFFF, or is not UTF-8")
-    options = parser.parse_args(argv[:cut])
+    # Like run_bench, it takes dashes in names of flags.
+    dashed = re.compile("(?<=^--)[^=]+")
+    options = parser.parse_args([dashed.sub(lambda name: name[0].replace("-", "_"), word) for word in argv[:cut]])
     # Kubernetes refuses longer names of pods, which begin with --name; a Job appends five letters.
     last = max(options.workers, options.ps) - 1
     suffix = f"-worker-0-{last}-abcde" if options.kind == "jobset" else f"-worker-{last}"

@@ -1,8 +1,8 @@
-"""A record for the public: whether it is whole, and what of it names no person, host, place or file.
+"""Checks whether a record can be published, and removes what may name a person, host, place or file.
 
-What is public follows from the type of a value: numbers, truth values, and words that a flag of the suite may have.
-Other text is private, except for a few fields whose text has a form of its own, such as a version, and the title that
-the user gives the machine. So a field that is added later needs no line here.
+The type of a value decides whether it is public: numbers, booleans, and words that a flag of the suite may have are.
+Other text is private, except in a few fields whose text has a fixed form, such as a version, and the title that the
+user gives the machine. So a field that is added later needs no line here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from results.text import one_line
 from results.utilisation import Utilisation, data_sheet
 
 OWN_MODEL = "own model"
-# The suite's own words that are no value of a flag.
+# Words of the suite that are not values of flags.
 _OWN_WORDS = frozenset(
     (MASK, OWN_MODEL, "run", "none", "records", "one_record", "tensorflow", "PCI_BUS_ID", "ERROR", "BF16")
 )
@@ -44,22 +44,22 @@ _FORMS = {
     "uuid": r"(device \d+)",
     "system": r"(Linux-\d++(?:\.\d++)*+)[^ /]{0,80}?(-(?:x86_64|aarch64|ppc64le))[^ /]{0,80}?(-with-glibc\d+\.\d+)",
 }
-# What identifies a run is published in the form that the suite gives it.
+# What identifies a run is published only if it has the form that the suite writes.
 _IDENTITY = {
     **dict.fromkeys(("run_id", "config_key", "hardware_key", "software_key"), "[0-9a-f]{12}"),
     "suite_version": _VERSION,
     "suite_commit": r"[0-9a-f]{3,40}\+?|None",
     "time_utc": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00",
 }
-# What a reader of odd values raises; telemetry and evaluations may hold anything.
+# What reading unexpected values raises: telemetry and evaluations may contain anything.
 _ODD_VALUE = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 _SAME = 1e-6  # relative: NumPy's versions add in different orders
-# Derived numbers that depend on more than the record.
+# Derived numbers that depend on other records, too.
 _OF_OTHER_RUNS = ("synthetic_ratio", "measured_peak_tflops", "mfu_of_measured_peak")
 
 
 def reasons_not_to_publish(record: Record) -> Iterator[str]:
-    """Yields a sentence for each reason why a run is not whole."""
+    """Yields a sentence for each reason why a run cannot be published."""
     steps, environment = len(record.measurement.step_seconds), record.environment
     if record.kind is not Kind.RUN or record.status is not Status.OK:
         what = f"its verb is {record.kind}" if record.kind is not Kind.RUN else f"its status is {record.status}"
@@ -81,10 +81,10 @@ def reasons_not_to_publish(record: Record) -> Iterator[str]:
             if isinstance(row.data_sheet, Utilisation) and row.data_sheet.share is None:
                 yield f"MFU {row.data_sheet.text}: measure it again"
     except _ODD_VALUE:
-        yield "what was observed are no numbers of a run: measure it again"
+        yield "its measurement has values that no run writes: measure it again"
     needed = (*HARDWARE[: 4 if record.config.get("device") == "gpu" else 3], "tensorflow_version")
     if missing := [name for name in needed if environment.get(name) in (None, "", [])]:
-        yield f"environment lacks {', '.join(missing)}: nobody can tell what was measured: measure it with this version"
+        yield f"environment lacks {', '.join(missing)}, so what was measured is unknown: measure it with this version"
     if missing := [n for n in ("model", "num_devices", "batch_per_device", "device") if record.config.get(n) is None]:
         yield f"config lacks {', '.join(missing)}: it cannot be compared: measure it with this version"
 
@@ -115,19 +115,19 @@ def _wrong_numbers(record: Record) -> Iterator[str]:
 
 
 def public(record: Record, words: frozenset[str], machine: str = "") -> Record:
-    """Returns a valid run without what is not public. It has the same keys, steps and derived numbers.
+    """Returns a valid run without its private values. Keys, steps and derived numbers stay the same.
 
-    `words` are those that flags of the suite may have. `machine` is the title of a machine that has none yet.
+    `words` are the values that flags of the suite may have. `machine` is the title of a machine that has none yet.
 
     Raises:
-        ValueError: the run is not valid, has odd values or an odd identity, or its machine has no title.
+        ValueError: the run is not valid, has values or an identity that no run writes, or its machine has no title.
     """
     identity, environment = record.identity, record.environment
     if record.status is not Status.OK:
-        raise ValueError("it is no valid run")
+        raise ValueError("it is not a valid run")
     for name, form in _IDENTITY.items():
         if not re.fullmatch(form, str(getattr(identity, name)), re.ASCII):
-            raise ValueError(f"{name} is not as a run writes it")
+            raise ValueError(f"{name} does not have the form that a run writes")
     if not (title := one_line(str(environment.get("machine") or machine))):
         raise ValueError(f"the machine has no title: give --machine=TEXT, such as '{hardware_in_words(record)}'")
     try:
@@ -138,7 +138,7 @@ def public(record: Record, words: frozenset[str], machine: str = "") -> Record:
         if measurement.restarts:
             warnings.append(restart_warning(measurement.restarts))
     except _ODD_VALUE as error:
-        raise ValueError("its values are not those of a run") from error
+        raise ValueError("it has values that no run writes") from error
     return replace(
         record,
         identity=replace(identity, command=_command(identity.command, words), session_id=""),
@@ -146,7 +146,7 @@ def public(record: Record, words: frozenset[str], machine: str = "") -> Record:
         config_not_in_key=[name for name in record.config_not_in_key if name in config],
         environment={**_of(environment, "", words), "machine": title},
         model=_of(record.model, "", words),
-        # Its lists are names of variables and devices.
+        # Its lists contain names of variables and devices.
         placement=_of({n: value for n, value in record.placement.items() if type(value) is not list}, "", words),
         measurement=measurement,
         reason="",
@@ -155,7 +155,7 @@ def public(record: Record, words: frozenset[str], machine: str = "") -> Record:
 
 
 def _of(value: Any, name: str, words: frozenset[str]) -> Any:
-    """Returns what is public of a value: `MASK` stands for private text, and keys that may be ids are left out."""
+    """Returns the public parts of a value: `MASK` replaces private text, and keys that may be ids are left out."""
     if isinstance(value, str):
         return _text(value, name, words)
     if isinstance(value, Mapping):
@@ -178,7 +178,7 @@ def _text(text: str, name: str, words: frozenset[str]) -> str:
 
 
 def _command(command: Sequence[str], words: frozenset[str]) -> list[str]:
-    """Returns a command to repeat: its flags, with `MASK` for private values."""
+    """Returns a command with `MASK` in place of private values."""
     public_words, name = [], ""
     for word in command:
         flag, equals, value = word.partition("=")
@@ -190,7 +190,7 @@ def _command(command: Sequence[str], words: frozenset[str]) -> list[str]:
 
 
 def _numbered(telemetry: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns telemetry with numbers for the ids of GPUs and hosts; the same id gets the same number."""
+    """Returns telemetry with numbers in place of the ids of GPUs and hosts; equal ids get equal numbers."""
     names: dict[str, str] = {}
 
     def name(uuid: Any) -> str:

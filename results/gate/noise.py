@@ -17,6 +17,7 @@ from results import store
 from results.gate.decision import CONFIDENCE, POWER, supported_threshold
 from results.gate.findings import Verdict
 from results.gate.trial import SHORTEST_TRIAL, Trial
+from results.loading import read_small
 
 _TRIALS = 400
 
@@ -106,7 +107,7 @@ def load(path: Path) -> dict[str, Noise]:
     """
     try:
         # `locked` creates the file empty before the first save.
-        return msgspec.json.decode(path.read_bytes() or b"{}", type=dict[str, Noise])
+        return msgspec.json.decode(read_small(path) or b"{}", type=dict[str, Noise])
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeError, msgspec.MsgspecError, RecursionError) as error:

@@ -138,13 +138,11 @@ def draw(histories: Sequence[History], path: Path) -> int:
     Raises:
         OSError: the file cannot be written.
     """
-    import matplotlib.style  # slow to import
-
-    from results.report.figures import MOST_PANELS, STYLE, panels_of
+    from results.report.figures import MOST_PANELS, panels_of, styled  # slow to import
 
     longest = sorted(histories, key=lambda history: -len(history.sessions))[:MOST_PANELS]
     shown = [history for history in histories if history in longest]
-    with matplotlib.style.context(STYLE, after_reset=True):
+    with styled():
         figure, axes = panels_of(len(shown))
         for axis, history in zip(axes, shown, strict=True):
             _panel(axis, history)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import textwrap
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,17 @@ class Plot:
     draw: Callable[[Sequence[Row]], Figure | None]
 
 
+@contextlib.contextmanager
+def styled() -> Iterator[None]:
+    """Draws in the style of all plots, whatever a matplotlibrc asks for.
+
+    A letter that matplotlib's font lacks, such as a Chinese one, is a box in a PNG, without a warning for each.
+    """
+    with matplotlib.style.context(STYLE, after_reset=True), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
+        yield
+
+
 def as_svg(figure: Figure) -> str:
     """Returns a figure as SVG without a background."""
     text = io.StringIO()
@@ -92,7 +105,7 @@ def drawn(plots: Iterable[Plot], rows: Sequence[Row], folder: Path) -> Iterator[
     Raises:
         OSError: a file cannot be written.
     """
-    with matplotlib.style.context(STYLE, after_reset=True):
+    with styled():
         for plot in plots:
             if (figure := plot.draw(rows)) is not None:
                 yield plot, save(figure, folder / plot.name)
@@ -162,6 +175,8 @@ def draw_line(axis: Axes, number: int, points: Iterable[tuple[float, Interval]],
     """Draws points in ascending order, each with its interval, as the line with that number."""
     places, values = zip(*sorted(points, key=lambda point: point[0]), strict=True)
     bars = error_bars(values)
+    if style.get("label", "").startswith("_"):  # such as a file of a model: a legend would leave it out
+        style["label"] = f" {style['label']}"
     axis.errorbar(places, [value.value for value in values], yerr=bars, **{**look(number), **style})
 
 

@@ -1,4 +1,4 @@
-"""Output that cannot be written, or that nobody takes, ends nothing."""
+"""Output that cannot be written, or that is not read, does not end a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def piped_stdout(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     os.close(reader)
 
 
-def test_a_reader_that_pauses_is_not_waited_for_and_gets_every_line_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_paused_reader_delays_nothing_and_gets_every_line_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [f"{number} {'x' * 1000}" for number in range(200)]  # a pipe takes 64 KiB
     with piped_stdout(monkeypatch) as reader:
         for line in lines:
@@ -48,7 +48,7 @@ def test_a_line_of_the_result_waits_for_those_before_it(monkeypatch: pytest.Monk
     assert not console._waiting
 
 
-def test_a_full_disk_is_reported_once_and_ends_nothing(
+def test_a_full_disk_is_reported_once_and_does_not_end_the_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
@@ -59,7 +59,7 @@ def test_a_full_disk_is_reported_once_and_ends_nothing(
 
 
 @pytest.mark.parametrize("name", ["stdout", "stderr"])
-def test_a_reader_that_has_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_closed_reader_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w", encoding="utf-8") as stream:
@@ -70,7 +70,7 @@ def test_a_reader_that_has_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch, na
 
 
 @pytest.mark.parametrize("stream", [None, io.StringIO()])
-def test_a_closed_stream_ends_nothing(
+def test_a_closed_stream_does_not_end_the_run(
     monkeypatch: pytest.MonkeyPatch, clock: Clock, shown: Progress, stream: TextIO | None
 ) -> None:
     if stream is not None:
@@ -79,13 +79,13 @@ def test_a_closed_stream_ends_nothing(
     monkeypatch.setattr(sys, "stderr", stream)
     console.say("a line")
     console.warn("a sentence")
-    with shown.counted("what takes long", 2):
+    with shown.counted("long work", 2):
         clock.now += 100
         shown.look()
         shown.advance()
 
 
-def test_what_the_encoding_lacks_is_escaped_as_in_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_characters_that_the_encoding_lacks_are_escaped_as_in_json(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
     console.say('"2 × \udcff 😀"')
@@ -128,7 +128,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     made = Terminal()
-    monkeypatch.setattr(console, "_stderr", lambda: made)  # between setup and call, pytest sets sys.stderr anew
+    monkeypatch.setattr(console, "_stderr", lambda: made)  # pytest replaces sys.stderr between setup and call
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     return made
@@ -146,7 +146,7 @@ def shown(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Progress:
     return made
 
 
-def test_a_terminal_shows_what_is_done_and_for_how_long(terminal: Terminal, clock: Clock, shown: Progress) -> None:
+def test_a_terminal_shows_the_current_work_and_its_duration(terminal: Terminal, clock: Clock, shown: Progress) -> None:
     shown.begin("building the graph")
     assert terminal.shown() == "Building the graph"
     clock.now += 12.3
@@ -157,16 +157,16 @@ def test_a_terminal_shows_what_is_done_and_for_how_long(terminal: Terminal, cloc
     written = terminal.getvalue()
     clock.now += 100
     shown.look()
-    assert terminal.getvalue() == written, "nothing is being done"
+    assert terminal.getvalue() == written, "no work is in progress"
 
 
-def test_the_time_left_follows_from_the_parts_that_are_done(terminal: Terminal, clock: Clock, shown: Progress) -> None:
+def test_the_time_left_follows_from_the_finished_parts(terminal: Terminal, clock: Clock, shown: Progress) -> None:
     with shown.counted("converting", 40_000):
         assert terminal.shown() == "Converting: 0 of 40,000"
         clock.now += 100
         shown.advance(10_000, "a note")
         assert terminal.shown() == "Converting: 10,000 of 40,000, a note, 5 min left"
-        shown.begin("what belongs to it")
+        shown.begin("a part of it")
         clock.now += 60
         shown.look()
         assert terminal.shown() == "Converting: 10,000 of 40,000, a note, 4 min left", "it counts down between parts"
@@ -196,7 +196,7 @@ def test_while_steps_are_measured_only_the_caller_draws(terminal: Terminal, cloc
     assert terminal.shown() == "Checking"
 
 
-def test_a_terminal_is_drawn_ten_times_a_second_at_most(terminal: Terminal, clock: Clock, shown: Progress) -> None:
+def test_a_terminal_is_drawn_at_most_ten_times_a_second(terminal: Terminal, clock: Clock, shown: Progress) -> None:
     shown.begin("measuring", 1000, measured=True)
     before = terminal.getvalue().count("\r")
     for _ in range(1000):
@@ -209,7 +209,7 @@ def test_text_never_shares_a_line_with_the_progress(
     terminal: Terminal, shown: Progress, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for write in (console.say, console.warn, console.log):
-        shown.begin("what takes long")
+        shown.begin("long work")
         written = len(terminal.getvalue())
         write("a line")
         assert terminal.getvalue()[written:].startswith("\r\x1b[2K"), write
@@ -223,19 +223,19 @@ def test_a_long_line_is_cut_and_cannot_control_the_terminal(terminal: Terminal, 
 
 def test_no_color_is_respected(terminal: Terminal, shown: Progress, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    shown.begin("what takes long")
-    assert terminal.getvalue() == "\r\x1b[2KWhat takes long"
+    shown.begin("long work")
+    assert terminal.getvalue() == "\r\x1b[2KLong work"
 
 
 @pytest.mark.parametrize("term", ["dumb", None])
-def test_without_a_terminal_only_what_takes_long_is_a_line(
+def test_without_a_terminal_only_long_work_prints_a_line(
     clock: Clock,
     shown: Progress,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     term: str | None,
 ) -> None:
-    """A terminal that cannot be drawn on counts as none; without a variable, stderr is a file."""
+    """Either TERM states that the terminal cannot be drawn on, or, without TERM, stderr is a file."""
     if term:
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
         monkeypatch.setenv("TERM", term)
@@ -249,7 +249,7 @@ def test_without_a_terminal_only_what_takes_long_is_a_line(
     assert printed == [(at, f"run_bench: Importing: {at} s so far.\n") for at in (10, 40, 70)]
 
 
-def test_without_a_terminal_other_lines_delay_that_of_the_progress(
+def test_without_a_terminal_other_lines_delay_the_line_of_progress(
     clock: Clock, shown: Progress, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with shown.counted("comparing", 10):
@@ -273,20 +273,20 @@ def test_without_a_terminal_nothing_is_printed_while_steps_are_measured(
         shown.look()
     assert capsys.readouterr() == ("", "")
     shown.begin("the next round", measured=True)
-    assert capsys.readouterr().err == "run_bench: The next round.\n", "the measurement has not begun"
+    assert capsys.readouterr().err == "run_bench: The next round.\n", "before its first step"
 
 
 @pytest.mark.fault("R2", "the terminal of a sweep is closed during its first run", survives="the sweep goes on")
-def test_a_terminal_that_is_closed_ends_nothing(terminal: Terminal, clock: Clock, shown: Progress) -> None:
-    with shown.counted("what takes long", 2):
+def test_a_closed_terminal_does_not_end_the_run(terminal: Terminal, clock: Clock, shown: Progress) -> None:
+    with shown.counted("long work", 2):
         terminal.is_closed = True
         clock.now += 100
         shown.look()
         shown.advance()
 
 
-def test_a_stopped_terminal_is_not_waited_for(clock: Clock, shown: Progress, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody reads the terminal: its buffer fills, and then nothing more is drawn."""
+def test_a_stopped_terminal_delays_nothing(clock: Clock, shown: Progress, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The terminal is not read: when its buffer is full, nothing more is drawn."""
     controller, end = pty.openpty()
     monkeypatch.setenv("TERM", "xterm")
     with os.fdopen(end, "w") as stderr, monkeypatch.context() as patch:

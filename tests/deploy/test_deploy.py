@@ -377,6 +377,23 @@ def test_flags_reach_run_bench_as_they_were_given(kind: str) -> None:
         assert "--num_gpus=8" not in args
 
 
+@KINDS
+@pytest.mark.parametrize(
+    ("options", "bench", "manager"),
+    [
+        ((), (), "collective_all_reduce"),
+        ((), ("--variable_update=local_sgd",), "local_sgd"),
+        (("--ps=1",), (), None),
+        (("--workers=1",), (), None),
+    ],
+)
+def test_workers_without_servers_get_a_manager_that_needs_none(
+    kind: str, options: tuple[str, ...], bench: tuple[str, ...], manager: str | None
+) -> None:
+    _, run = manifests(kind, *options, bench=bench)
+    assert flags_of(pods(run)["worker"][1]).get("variable_update") == manager
+
+
 def test_flags_that_name_tasks_are_reserved() -> None:
     timeouts = {"start_timeout_seconds", "step_timeout_seconds"}
     assert CLUSTER_FLAGS - {*render.RESERVED} == {"private_network", "server_protocol", *timeouts}
@@ -411,6 +428,7 @@ def test_a_name_may_be_as_long_as_its_pods_allow() -> None:
         (("jobset", *BASE, "--command="), "python run_bench.py"),
         (("jobset", *BASE, "--command='"), "quotation"),
         (("tfjob", *BASE, "--worker=2"), "--worker=2"),
+        (("jobset", *BASE, "--model=trivial"), "flags of run_bench come after --"),
         (("tfjob", *BASE, "--", "resnet50"), "'resnet50'"),
         (("tfjob", *BASE, "--", "--num_ps=2"), "--num_ps=2"),
         (("jobset", *BASE, "--", "-worker_hosts=a:1"), "leave it out"),
@@ -422,6 +440,7 @@ def test_a_name_may_be_as_long_as_its_pods_allow() -> None:
         (("jobset", *BASE, "--", "--model=\udcff"), "is not UTF-8"),
         (("jobset", *BASE, "--", "--note=\U0001f600"), "has a letter beyond U+FFFF"),
         (("jobset", *BASE, "--gpus_per_worker=8"), "add --nccl"),
+        (("jobset", *BASE, "--gpus-per-worker=8"), "add --nccl"),
         (("jobset", *BASE, "--gpus_per_worker=1", "--", "--all_reduce_spec=psgpu/NCCL"), "add --nccl"),
         (("jobset", *BASE, "--gpus_per_worker=1", "--", "--forward_only=False"), "add --nccl"),
     ],

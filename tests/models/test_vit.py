@@ -81,13 +81,11 @@ def test_weights_of_attention_and_statistics_are_float32(precision: str, dtype: 
     with tf.Graph().as_default() as graph:
         values = [tf.compat.v1.placeholder(variable.dtype, variable.shape) for variable in model.variables]
         model.call(values, tf.compat.v1.placeholder(tf.float32, (2, SIZE, SIZE, 3)), training=True)
-    # Without the dense layers, whose products are BatchMatMulV2 in Keras 3.12.
-    attention = [o for o in graph.get_operations() if "attention" in o.name]
-    of_type = {kind: [o for o in attention if o.type == kind] for kind in ("Softmax", "BatchMatMulV2")}
-    assert [o.outputs[0].dtype for o in of_type["Softmax"]] == [tf.float32] * BLOCKS
-    assert [o.outputs[0].dtype for o in of_type["BatchMatMulV2"]] == [dtype] * 2 * BLOCKS
-    means = [o for o in graph.get_operations() if o.type == "Mean"]
-    assert means and {o.outputs[0].dtype for o in means} == {tf.float32}
+    operations = graph.get_operations()
+    products = [o for o in operations if o.type in ("MatMul", "BatchMatMulV2") and not o.name.startswith("logits")]
+    assert [o.outputs[0].dtype for o in operations if o.type == "Softmax"] == [tf.float32] * BLOCKS
+    assert [o.outputs[0].dtype for o in products] == [dtype] * 6 * BLOCKS, "four dense layers, and two of attention"
+    assert {o.outputs[0].dtype for o in operations if o.type == "Mean"} == {tf.float32}
 
 
 @pytest.mark.parametrize("name", ["vit_b_16", "vit_ti_16"])

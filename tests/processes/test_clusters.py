@@ -38,7 +38,7 @@ def test_the_guides_four_commands(start_cluster: StartCluster, records: Records)
     assert len(record["measurement"]["worker_step_seconds"]) == 2
     assert record["measurement"]["replica_drift"] == 0
     assert tasks.text("worker 0").count("total images/sec") == 1
-    assert "\tbase_loss of worker 0\n" in tasks.text("worker 0"), "its penalty would keep the others waiting"
+    assert "\tbase_loss of worker 0\n" in tasks.text("worker 0"), "the total loss would delay the other workers"
     assert "worker 0 has the total" in tasks.text("worker 1")
     assert "total images/sec" not in tasks.text("worker 1")
     for task, text in ((task, tasks.text(task)) for task in tasks.processes):
@@ -72,7 +72,7 @@ def test_workers_that_infer_fetch_weights_and_do_not_wait(run_process: RunBench,
     ],
 )
 def test_workers_leave_out_the_same_updates(run_process: RunBench, records: Records, manager: str, tasks: str) -> None:
-    """A loss scale that overflows in float16 is halved for all, and weights stay finite and equal."""
+    """After an overflow in float16, all workers halve the loss scale, and weights stay finite and equal."""
     scaling = ("--use_fp16", "--fp16_enable_auto_loss_scale", "--fp16_loss_scale=4294967296")
     done = run_process(*SMALL, *scaling, *local(tasks), f"--variable_update={manager}", "--num_batches=30")
     assert done.status == 0, done.stderr
@@ -88,7 +88,7 @@ def test_workers_leave_out_the_same_updates(run_process: RunBench, records: Reco
 def test_mnist_on_two_servers_and_two_workers_in_any_order(
     start_cluster: StartCluster, run_process: RunBench, records: Records
 ) -> None:
-    """In the classic example, connections fail until all tasks run, and only one worker completes; not here."""
+    """In TensorFlow's classic example, connections fail until all tasks run, and only one worker completes."""
     made = run_process("data", "make_mnist", "mnist", "--train_images=600")
     assert made.status == 0, made.stderr
     flags = ("--model=mlp", "--data_dir=mnist", "--device=cpu", "--batch_size=20", "--num_batches=30")
@@ -152,9 +152,9 @@ def losses_under_parameter_server(tmp_path_factory: pytest.TempPathFactory) -> l
 def test_losses_do_not_depend_on_which_task_is_the_client(
     manager: str, losses_under_parameter_server: list[float], run_process: RunBench, records: Records
 ) -> None:
-    """One client or one per worker, one copy of the weights or one per tower: the same images, the same losses.
+    """One client or one per worker, one copy of the weights or one per tower: equal images give equal losses.
 
-    To be registered is to be tested; the arithmetic is that of `verify` below.
+    Every registered manager is tested; `verify`, below, tests the arithmetic.
     """
     cluster = "ps:2,worker:2" if uses_servers(manager) else "worker:2"
     done = run_process(*SMALL, *local(cluster), f"--variable_update={manager}", "--optimizer=adam")
@@ -162,7 +162,9 @@ def test_losses_do_not_depend_on_which_task_is_the_client(
     (record,) = records()
     assert record["status"] == "ok" and record["config"]["num_workers"] == 2
     assert record["measurement"]["images_per_step"] == 4
-    assert record["identity"]["command"][-1] == "--optimizer=adam", "what a task is told is not the user's word"
+    assert record["identity"]["command"][-1] == "--optimizer=adam", (
+        "flags that the launcher adds are not part of the recorded command"
+    )
     assert ("loss of worker 0\n" in done.stdout) == (manager not in IN_GRAPH), "one client has the losses of all"
     if manager == "local_sgd":  # averages weights, not gradients
         assert record["measurement"]["losses"][-1] < record["measurement"]["losses"][0]
@@ -190,9 +192,9 @@ def test_the_arithmetic_across_processes(cluster: str, towers: int, not_here: in
 def test_the_leader_reports_why_another_task_ended(
     run_process: RunBench, records: Records, tmp_path: Path, manager: str, cluster: str
 ) -> None:
-    """One of two files is damaged, and by the seed it is read by one worker or the other.
+    """One of two files is damaged, and the seed decides which worker reads it.
 
-    The deadline of the others is shorter than the search for a lost task, which comes before that for the record.
+    The deadline of the others is shorter than the search for a lost task, which precedes that for the record.
     """
     run_process("data", "make_imagenet", "data", "--train_images=16", "--images_per_shard=8")
     damage.corrupt_middle(tmp_path / "data", "crc")
@@ -242,7 +244,7 @@ def test_the_placement_of_a_cluster_is_that_of_all_tasks(
     assert by_formula["network"][1] == network[1]
     assert by_formula["network"][0] in (network[0], None), "how a ring cuts its tensors is TensorFlow's choice"
     if manager == "parameter_server":
-        assert measured["received"] > network[0] / 2, "what gRPC reports, but for what it reports too late"
+        assert measured["received"] > network[0] / 2, "gRPC reports some transfers too late"
     assert len(found["tower_devices"]) == 4
 
 
@@ -270,9 +272,9 @@ sys.exit(status)
 @pytest.mark.row("S1.3")
 @pytest.mark.rotates
 def test_the_bytes_on_the_wire_are_those_of_the_formula(tmp_path: Path, records: Records) -> None:
-    """Each run in a network of its own, whose loopback counts; what is not a step is taken away by a longer run.
+    """Each run has a network of its own, whose loopback counts bytes; the difference of two runs is that of the steps.
 
-    With one tower: the number of steps that are traced for the times of several depends on how long they take.
+    One tower per worker: with several, the number of traced steps depends on how long they take.
     """
     counted = tmp_path / "counted.py"
     counted.write_text(_COUNTED)

@@ -17,10 +17,12 @@ from tests.support.commands import ROOT, USER_ENVIRONMENT, Records, wait_until
 from tests.support.scratch import ENDLESS
 
 ENVIRONMENT = {**USER_ENVIRONMENT, "PYTHONPATH": str(ROOT)}
-# Names the sentinel, then ends as its argument says.
+# Names the sentinel, then ends as its argument says, with a core dump if the signal makes one.
 PROGRAM = """
-import os, sys, time
+import os, resource, sys, time
 from benchmarks.process import sentinel
+most = resource.getrlimit(resource.RLIMIT_CORE)[1]
+resource.setrlimit(resource.RLIMIT_CORE, (most, most))
 def act(death):
     with open("death", "w") as file: print(death.signal, death.out_of_memory, os.getpid(), file=file)
     os.rename("death", "dead")
@@ -93,7 +95,7 @@ def test_a_process_that_has_dismissed_its_sentinel_has_not(
     assert not (tmp_path / "dead").exists()
 
 
-def test_a_sentinel_is_nobodys_child_and_holds_none_of_our_files(tmp_path: Path, started: Callable[..., Any]) -> None:
+def test_a_sentinel_is_detached_and_holds_none_of_our_files(tmp_path: Path, started: Callable[..., Any]) -> None:
     process = started("print(os.listdir('/proc/self/fd'), flush=True); time.sleep(60)")
     (sentinel,) = (each for each in processes_in(tmp_path) if each.pid != process.pid)
     assert sentinel.ppid() != process.pid and os.getsid(sentinel.pid) != os.getsid(process.pid)

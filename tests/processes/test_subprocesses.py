@@ -1,4 +1,4 @@
-"""Processes that are run to their ends, whatever happens to them."""
+"""Child processes are supervised until they have ended, whatever happens to them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ LimitReached = Callable[[Callable[[], bool]], None]
 
 @pytest.fixture
 def limit_reached_when(monkeypatch: pytest.MonkeyPatch) -> LimitReached:
-    """Puts the clock of the deadline an hour forward as soon as a condition holds, so that nothing waits for it."""
+    """Advances the clock of the deadline by an hour as soon as a condition holds, so that no test waits for it."""
 
     def use(condition: Callable[[], bool]) -> None:
         late = threading.Event()
@@ -70,7 +70,7 @@ def limit_reached_when(monkeypatch: pytest.MonkeyPatch) -> LimitReached:
 def test_stacks_are_written_before_a_run_is_killed(
     log: IO[bytes], monkeypatch: pytest.MonkeyPatch, limit_reached_when: LimitReached
 ) -> None:
-    """The kernel may have killed another process meanwhile."""
+    """An out-of-memory kill of another process at the same time does not count as its own."""
     counts = iter(range(999))
     monkeypatch.setattr(out_of_memory, "count_kills", lambda: next(counts))
     monkeypatch.setattr(out_of_memory, "limit_bytes", lambda: 1)
@@ -81,7 +81,7 @@ def test_stacks_are_written_before_a_run_is_killed(
     assert "most recent call first" in said(log)
 
 
-def test_a_process_that_is_left_behind_is_killed(log: IO[bytes]) -> None:
+def test_a_process_that_a_child_leaves_running_is_killed(log: IO[bytes]) -> None:
     code = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)']).pid)"
     (ended,) = subprocesses.supervise(python(code, log), timeout_seconds=60.0)
     assert ended.returncode == 0
@@ -112,7 +112,7 @@ def test_each_process_has_its_own_variables_and_its_end_of_a_socket(log: IO[byte
         timeout_seconds=60.0,
     )
     assert [each.returncode for each in ended] == [0, 0]
-    assert said(log) == "b'hello' b''\n", "nobody else holds the first end, so the second sees it close"
+    assert said(log) == "b'hello' b''\n", "no other process has the first end, so the second one is closed with it"
     assert "END" not in os.environ and first.fileno() == second.fileno() == -1
 
 
@@ -127,7 +127,7 @@ def test_endless_output_ends_the_process_that_writes_it(log: IO[bytes], monkeypa
     assert not any(each.timed_out or each.out_of_memory for each in ended) and kept.stat().st_size > 2**20
 
 
-def test_a_kill_after_the_end_of_one_is_not_its_own(
+def test_an_out_of_memory_kill_after_the_end_of_a_process_is_not_its_own(
     log: IO[bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     later = tmp_path / "later"
@@ -153,7 +153,7 @@ def test_memory_of_a_process_that_a_wrapper_started_counts(log: IO[bytes]) -> No
 )
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_processes_that_a_wrapper_started_die_with_this_process(log: IO[bytes], tmp_path: Path, number: int) -> None:
-    """If this process is killed, the kernel ends the wrapper alone."""
+    """If this process is killed, the kernel ends only the wrapper, its direct child."""
     wrapped = f"echo $$ > {tmp_path}/wrapper; sh -c 'echo $$ > {tmp_path}/named; exec sleep 600'; true"
     code = (
         "import sys; from benchmarks.process import subprocesses\n"
@@ -173,7 +173,7 @@ def _guards_of(pid: int) -> list[psutil.Process]:
     return [child for child in psutil.Process(pid).children() if "read _" in " ".join(child.cmdline())]
 
 
-def test_the_script_for_the_death_of_this_process_does_not_run_before_it(tmp_path: Path) -> None:
+def test_the_on_exit_script_does_not_run_while_this_process_lives(tmp_path: Path) -> None:
     for fails in (False, True):
         with contextlib.suppress(RuntimeError), subprocesses.if_killed('touch "$1"', str(tmp_path / "ran")):
             if fails:
@@ -181,7 +181,7 @@ def test_the_script_for_the_death_of_this_process_does_not_run_before_it(tmp_pat
     assert not (tmp_path / "ran").exists()
 
 
-def test_if_a_process_cannot_be_started_none_remains(log: IO[bytes], tmp_path: Path) -> None:
+def test_if_a_process_cannot_be_started_the_others_are_ended(log: IO[bytes], tmp_path: Path) -> None:
     nowhere = Command(words=[str(tmp_path / "nowhere")], stdout=log, stderr=log)
     with pytest.raises(FileNotFoundError):
         subprocesses.supervise(python("import time; time.sleep(60)", log), nowhere, timeout_seconds=60.0)
@@ -252,9 +252,7 @@ def test_after_a_second_signal_no_process_remains(log: IO[bytes]) -> None:
 
 
 @pytest.mark.parametrize(("parent", "returncode"), [("os.getppid()", 0), ("os.getppid() + 1", -signal.SIGKILL)])
-def test_a_process_whose_parent_has_died_before_it_asks_to_die_with_it_dies(
-    log: IO[bytes], parent: str, returncode: int
-) -> None:
+def test_a_process_whose_parent_died_during_its_start_dies_too(log: IO[bytes], parent: str, returncode: int) -> None:
     code = f"import os; from benchmarks.process import subprocesses; subprocesses._die_with_parent({parent})"
     (ended,) = subprocesses.supervise(python(code, log), timeout_seconds=60.0)
     assert ended.returncode == returncode
@@ -262,7 +260,7 @@ def test_a_process_whose_parent_has_died_before_it_asks_to_die_with_it_dies(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_that_comes_while_a_process_is_forked_is_not_lost(log: IO[bytes], number: signal.Signals) -> None:
-    """What a handler raises within a hook of `os.fork` is ignored, and a slow fork is when a signal may well come."""
+    """Exceptions of a handler within a hook of `os.fork` are ignored, and a fork may take long enough for a signal."""
     code = (
         "import os, sys; from benchmarks.process import subprocesses; from benchmarks.process import signals\n"
         "os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), NUMBER))\n"
@@ -281,6 +279,6 @@ def test_a_process_that_continues_is_not_stopped(log: IO[bytes]) -> None:
         for number, stopped in [(signal.SIGCONT, False), (signal.SIGSTOP, True), (signal.SIGCONT, False)]:
             process.send_signal(number)
             wait_until(lambda stopped=stopped: child.is_stopped() == stopped)
-            assert child.is_stopped() == stopped, "asking does not change the answer"
+            assert child.is_stopped() == stopped, "asking twice gives the same answer"
         process.kill()
     assert not child.is_stopped()

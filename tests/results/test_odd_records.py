@@ -32,9 +32,16 @@ PARTS = {
     "pauses": {"eval_every_steps": 2},
     "schedule": {"rates": [0.1]},
 }
+PLACEMENT = {
+    **{f"{what}_bytes_per_device": {"/cpu:0": 40} for what in ("variable", "slot", "gradient", "staged")},
+    "variable_groups": [{"kind": "weight", "devices": ["/cpu:0"], "variables": [["w", [10], 40]]}],
+    "aggregations": [{"operations": [["AddN", "/cpu:0"]], "gradients": ["w"]}],
+    "sent_per_step": {"total_bytes": 80, "by_kind": {"device to host": [1, 40]}},
+    "measured_per_step": {"by_kind": {"device to host": [1, 40]}, "scalars": [1, 4]},
+}
 GOOD = {
     "run": fake_run(),
-    "parts": fake_run(**PARTS),
+    "parts": replace(fake_run(**PARTS), placement=PLACEMENT),
     "reduction": fake_reduction("psgpu", 1024, 1e-3),
     "input": fake_input(),
 }

@@ -188,7 +188,7 @@ def test_a_difference_that_is_a_small_share_of_the_median_step_is_none() -> None
     assert straggler(tenth, [0.17, 0.17, 10.0]) == (1, pytest.approx(1.9))
 
 
-def test_few_steps_name_nobody() -> None:
+def test_too_few_steps_name_no_worker() -> None:
     assert in_step([[1.0] * 6, [9.0] * 6]) is None
     assert in_step([[1.0] * 7, [9.0] * 7]) == (1, pytest.approx(9.0))
     assert in_step([]) is in_step([[1.0] * 50]) is None
@@ -229,7 +229,7 @@ def test_one_pause_of_an_asynchronous_member_is_not_named() -> None:
     assert apart([[1.0] * 60, [1.0] * 20 + [20.0] + [1.0] * 20], 60.0) is None
 
 
-def test_few_asynchronous_steps_name_nobody() -> None:
+def test_too_few_asynchronous_steps_name_no_worker() -> None:
     assert apart([[1.0] * 6, []], 6.0) is None
     assert apart([[1.0] * 7, []], 7.0) == (1, pytest.approx(7.0))
     assert apart([[], []], 7.0) is apart([[1.0] * 9], 9.0) is None

@@ -181,6 +181,16 @@ def test_a_new_file_has_the_mode_that_the_user_wants(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o600
 
 
+def test_records_are_replaced_by_nothing_else(tmp_path: Path) -> None:
+    (records := tmp_path / "results.jsonl").write_text(f"{_LINE}\n")
+    with pytest.raises(OSError, match="it has records, which would be lost"):
+        store_module.replace(records, '{\n  "format_version": 1\n}\n')
+    assert records.read_text() == f"{_LINE}\n"
+    for content in (f"{_LINE}\n{_LINE}\n", ""):
+        store_module.replace(records, content)
+        assert records.read_text() == content
+
+
 def test_a_file_that_is_stdout_is_not_replaced(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log:
         before = os.dup(1)
@@ -221,9 +231,10 @@ def test_a_lock_that_is_held_too_long_is_named(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_line_that_is_not_a_record_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "results.jsonl").write_text("rubbish\n")
+    (tmp_path / "results.jsonl").write_text(f"[pod/run-0] {_LINE}\n")
     assert load(tmp_path / "results.jsonl").problems == [
-        f"{tmp_path}/results.jsonl does not hold records: none of its lines is one."
+        f"{tmp_path}/results.jsonl does not hold records: none of its lines is one. If prefixes of a log precede them, "
+        "grep -o '{\"identity\".*' FILE prints them alone."
     ]
     with pytest.raises(StoreError, match=r"results.jsonl does not begin with a record: name another directory"):
         Store(tmp_path)
@@ -268,6 +279,7 @@ _LINE = make_record().to_json()
     [
         *((start + b"\n1,2\n", words) for starts, words in _FOREIGN_FORMATS for start in starts),
         (_LINE.encode("utf-16-le"), "is in UTF-16"),
+        *((start + _LINE.encode(), "is a JSON array") for start in (b"[", b"[\n  ", b"[\r\n")),
         (json.dumps(json.loads(_LINE), indent=2).encode(), "is indented JSON, and a file of records has"),
     ],
     ids=lambda value: value[:20] if isinstance(value, str) else "",

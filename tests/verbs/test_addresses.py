@@ -155,10 +155,11 @@ def test_a_checkpoint_that_cannot_be_reached_is_not_taken_for_damaged(
     assert f"{address}/model.ckpt-4.data-00000-of-00001: Connection reset." in done.stderr
 
 
-def test_summaries_and_a_profile_are_written_to_an_address(run_bench: RunBench, address: str) -> None:
-    flags = ("--summary_verbosity=1", "--save_summaries_steps=2", "--profile_steps=3:3")
+def test_summaries_and_a_profile_are_written_to_an_address(run_bench: RunBench, records: Records, address: str) -> None:
+    flags = ("--summary_verbosity=2", "--save_summaries_steps=5", "--profile_steps=3:3")
     done = run_bench(*SMALL, "--num_batches=4", f"--train_dir={address}", *flags)
     assert done.status == 0, done.stderr
+    assert records()[0]["measurement"]["unmeasured_steps"] == [3, 4, 5], "of the profile, and with histograms"
     names = {path.name for path in path_of(address).iterdir()}
     assert "operations.csv" in names and any(name.startswith("events.out") for name in names)
     assert tf.io.gfile.glob(f"{address}/plugins/profile/*/*.xplane.pb")

@@ -1,4 +1,4 @@
-"""The largest batch on simulated memories, and what becomes of `--batch_size=auto`."""
+"""The search for the largest batch, with simulated memory, and how `--batch_size=auto` is resolved."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MEGABYTE = 2**20
 
 
 class Memory:
-    """A run of a batch fits if there is room for its fixed part and its images."""
+    """Simulated memory: a batch fits if there is room for a fixed part and its images."""
 
     def __init__(self, room: int, *, fixed: int = 500, per_image: int = 10, tells: bool = True) -> None:
         self._room, self._fixed, self._per_image, self._tells = room, fixed, per_image, tells
@@ -51,7 +51,7 @@ def test_the_largest_is_found_from_any_first_batch(first: int, truth: int) -> No
     largest, limit = largest_that_fits(first, memory.probe)
     assert largest == (truth // 8 * 8 if truth >= 8 else truth)
     assert "do not fit: oom" in limit
-    assert len(memory.tried) == len(set(memory.tried)) <= 22, "nothing twice"
+    assert len(memory.tried) == len(set(memory.tried)) <= 22, "no batch is tried twice"
 
 
 def test_doubling_then_halving_in_multiples_of_eight() -> None:
@@ -64,8 +64,8 @@ def test_doubling_ends() -> None:
     memory = Memory(10**9)
     assert largest_that_fits(100, memory.probe) == (4096, "More than 4096 images are not tried.")
     assert memory.tried[-1] == 4096
-    assert largest_that_fits(5000, memory.probe)[0] == 5000, "what the model's default is may be more"
-    assert largest_that_fits(8, Memory(10**9).probe, headroom=0.1)[0] == 4096, "nothing was too much"
+    assert largest_that_fits(5000, memory.probe)[0] == 5000, "a larger default of the model is tried"
+    assert largest_that_fits(8, Memory(10**9).probe, headroom=0.1)[0] == 4096, "no batch failed"
 
 
 @pytest.mark.parametrize("per_image", [1, 10, 100])
@@ -94,7 +94,7 @@ def test_without_measured_peaks_no_memory_is_predicted() -> None:
 
 
 class Trials:
-    """Stands for the processes: batches of up to `most` images fit; larger ones end as requested."""
+    """Replaces the processes: batches of up to `most` images fit, larger ones end with the status `otherwise`."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -137,18 +137,18 @@ def _resolve(*arguments: str, gpus: int = 0) -> Config:
 def test_auto_becomes_a_plain_number_with_a_notice(trials: Trials) -> None:
     resolved = _resolve("--num_batches=7", "--optimizer=adam", "--precision=bf16", "--output_dir=kept")
     assert resolved.workload.batch_per_device == 96
-    assert resolved.length.num_batches == 7, "the run itself is as long as it is told"
+    assert resolved.length.num_batches == 7, "the run itself has the requested length"
     assert resolved.notices[-1].startswith(
         "--batch_size=auto: 96 images per device. 104 do not fit: oom. Out of memory"
     )
     assert [cell.config.workload.batch_per_device for cell in trials.cells] == [32, 64, 128, 96, 112, 104]
     assert trials.directories == {"kept/batch_trials"}
-    assert trials.seconds_left_out == [1000.0 * len(trials.cells)], "they are no part of the run's own time"
+    assert trials.seconds_left_out == [1000.0 * len(trials.cells)], "trials do not count as time of the run"
     for cell in trials.cells:
         assert {"--num_batches=2", "--optimizer=adam", "--precision=bf16"} <= set(cell.arguments)
 
 
-def test_seconds_that_are_left_out_are_no_part_of_the_age_of_a_process() -> None:
+def test_seconds_that_are_left_out_do_not_count_in_the_age_of_a_process() -> None:
     before = run_log.process_age_seconds()
     run_log.leave_out(1e6)
     try:
@@ -165,7 +165,7 @@ def test_a_directory_that_cannot_be_written_is_refused_before_the_search(trials:
 
 
 @pytest.mark.parametrize("reason", ["InternalError: no algorithm worked", "Ended by signal 9 (Killed)."])
-def test_a_crash_counts_as_too_large_if_less_has_run(trials: Trials, reason: str) -> None:
+def test_a_crash_counts_as_too_large_if_a_smaller_batch_has_run(trials: Trials, reason: str) -> None:
     trials.otherwise = (Status.CRASH, reason)
     resolved = _resolve()
     assert resolved.workload.batch_per_device == 96
@@ -194,7 +194,7 @@ def test_a_batch_whose_losses_are_not_finite_fits() -> None:
     assert batch_size._probed(invalid, 8, smallest_that_fits=float("inf")).fits
 
 
-def test_a_process_that_was_killed_did_not_fit_even_if_nothing_did(trials: Trials) -> None:
+def test_a_killed_process_counts_as_too_large_even_before_any_batch_has_run(trials: Trials) -> None:
     trials.otherwise, trials.most = (Status.CRASH, "Ended by signal 9 (Killed)."), 10
     assert _resolve().workload.batch_per_device == 10 // 8 * 8
 
@@ -254,7 +254,7 @@ def test_the_container_counts_if_it_leaves_less(tmp_path: Path) -> None:
     (group / "mine/memory.current").write_text("9\n")
     assert linux.available_bytes(tmp_path) == 21
     (tmp_path / "proc/self/cgroup").write_text("0::/mine/inner/leaf\n")
-    assert linux.available_bytes(tmp_path) == 21, "a parent's limit holds, too"
+    assert linux.available_bytes(tmp_path) == 21, "the limit of a parent group applies, too"
     (group / "mine/inner").mkdir()
     (group / "mine/inner/memory.max").write_text("20\n")
     (group / "mine/inner/memory.current").write_text("9\n")

@@ -132,3 +132,12 @@ def test_a_deliberate_slow_down_is_that_share_and_is_told(monkeypatch: pytest.Mo
     assert injected_delay.environment() == {"slowed_down_by": 0.1}
     (warning,) = injected_delay.warnings()
     assert "10% longer on purpose" in warning
+
+
+@pytest.mark.parametrize("text", ["abc", "-0.5", "nan", "inf"])
+def test_a_delay_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("CNN_BENCH_SLOW_DOWN_FOR_TESTS", text)
+    monkeypatch.setenv("CNN_BENCH_SLOW_TOWER_FOR_TESTS", f"1:{text}")
+    for read in (injected_delay.share, lambda: injected_delay.of_tower(1)):
+        with pytest.raises(UsageError, match=f"FOR_TESTS has '{text}', and needs a number"):
+            read()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.config import outside_models
 from benchmarks.explain import known_gpus, model_table
 from models import specs
 from tests.support.commands import Finished, RunBench
@@ -229,10 +230,9 @@ def test_all_models_are_in_the_table(run_bench: RunBench, monkeypatch: pytest.Mo
 def test_without_flags_it_explains_what_run_would_do(run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without GPUs, `run` takes the CPU, and the batch for it."""
     monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "2")
-    done = run_bench("explain")
-    assert "resnet50, 1 tower of 8: batch 8" in done.stdout
-    assert "TF_NUM_INTEROP_THREADS=2: it sets TensorFlow's threads" in done.stderr
-    assert "resnet50, 1 tower of 256: batch 256" in run_bench("explain", "--gpu=H100").stdout
+    explained, run = run_bench("explain", "--print_config"), run_bench("--print_config")
+    assert json.loads(explained.stdout) == json.loads(run.stdout)
+    assert "TF_NUM_INTEROP_THREADS=2: it sets TensorFlow's threads" in run_bench("explain", "--model=mlp").stderr
 
 
 @pytest.mark.parametrize("here", ["", "A100 with MIG"])
@@ -322,6 +322,8 @@ def test_counts_are_kept_for_the_same_question(
     assert _rows(run_bench(*words, "--num_gpus=2")) == first and not counted
     _rows(run_bench(*words, "--num_gpus=3"))
     assert counted == ["mlp", "trivial"]
+    code = outside_models.code(*model_table._COUNTING_BYTES)["digests"]
+    assert {"models/building.py", "variable_mgr/transfers.py", "variable_mgr/managers/replicated.py"} <= code.keys()
     (held,) = (tmp_path / "cache" / "cnn_bench").glob("model_counts.json")
     held.write_text(held.read_text().replace("sent_bytes", "bytes"))
     done = run_bench(*words, "--num_gpus=2")

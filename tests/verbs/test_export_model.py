@@ -65,7 +65,7 @@ def test_an_exported_model_needs_no_suite(run_bench: RunBench, trained: dict[str
     )
     assert done.status == 0, done.stderr
     assert "for CIFAR-10 after 5 steps: new/model.keras, serving/1\n" in done.stdout
-    assert "(32, 32, 3) of which the mean (125.31, 122.95, 113.87) was subtracted" in done.stdout
+    assert "(32, 32, 3): values of 0 to 255, minus the mean (125.31, 122.95, 113.87), divided by" in done.stdout
     model = build("alexnet_cifar10", num_classes=10)
     batch = np.random.default_rng(1).normal(size=(3, 32, 32, 3)).astype(np.float32)
     expected, _ = model.call([tf.constant(trained[of.name]) for of in model.variables], batch, training=False)

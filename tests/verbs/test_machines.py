@@ -112,7 +112,8 @@ def test_an_instance_is_not_named_by_its_position(
     stand_in(monkeypatch, MACHINES[machine])
     given = flag.parse(["--device=gpu", "--gpus=0"], run_flags.RUN_FLAGS).values
     chosen = config.resolve(given, hardware.count_gpus)
-    assert runner._visible_gpus(chosen.devices, chosen.variables.variable_update) == shown
+    assert chosen.devices.visible_gpus == runner._visible_gpus(chosen.devices, "replicated") == shown
+    assert runner._visible_gpus(chosen.devices, "mirrored_strategy") == shown
 
 
 def test_the_chosen_gpu_is_the_one_that_is_described(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,15 +138,6 @@ def test_decay_goes_through_the_momentum_and_leaves_other_weights_alone() -> Non
     assert (model.weight.item(), model.bias.item()) == (pytest.approx(0.8575), 1.0)
 
 
-def test_other_loops_refuse_its_compiler_and_ddp_needs_workers() -> None:
-    with pytest.raises(UsageError, match="compiles a model in PyTorch"):
-        resolve("--device=cpu", "--variable_update=replicated", "--torch_compile")
-    with pytest.raises(UsageError, match=r"--local_cluster=worker:2"):
-        resolve("--device=cpu", "--variable_update=pytorch_ddp")
-    with pytest.raises(UsageError, match="parameter servers"):
-        resolve("--device=cpu", "--variable_update=pytorch_ddp", "--local_cluster=ps:1,worker:2")
-
-
 def test_without_pytorch_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variable_update, "installed", lambda *names: None)
     for loop in PYTORCH_LOOPS:

@@ -43,6 +43,7 @@ class Runs:
         self.failures: dict[str, tuple[Status, str]] = {}
         self.stops_after: int | None = None
         self.cells: list[Cell] = []
+        self.killed_after: list[float] = []
         self.now = 0.0
         self.falls: Callable[[Config], float] = lambda chosen: 0.1  # the loss, in each step
         self.takes: Callable[[Config], float] = lambda chosen: 0.0
@@ -51,6 +52,7 @@ class Runs:
         if self.stops_after is not None and len(self.cells) >= self.stops_after:
             raise KeyboardInterrupt
         self.cells.append(cell)
+        self.killed_after.append(runner.timeout_seconds)
         chosen = cell.config
         assert chosen is not None
         seconds = self.takes(chosen)
@@ -264,12 +266,12 @@ def test_text_is_a_view_of_the_same(runs: Runs, capsys: pytest.CaptureFixture[st
     assert "> taken" in lines, "nothing is within its noise, and the mark is explained even so"
 
 
-def test_runs_are_cut_off_when_time_is_up(runs: Runs) -> None:
+def test_runs_end_before_they_are_killed_when_time_is_up(runs: Runs) -> None:
     _recommend(*ON_CPU, "--budget_seconds=100")
-    for cell in runs.cells:
+    for cell, killed_after in zip(runs.cells, runs.killed_after, strict=True):
         (limit,) = (float(word.split("=")[1]) for word in cell.arguments if word.startswith("--time_limit_seconds="))
-        assert 1 <= limit <= 97
-        assert cell.config.length.time_limit_seconds == pytest.approx(limit, abs=0.1)
+        assert 1 <= limit == pytest.approx(killed_after - 3, abs=0.1)
+        assert killed_after <= 100 and cell.config.length.time_limit_seconds == pytest.approx(limit, abs=0.1)
 
 
 def test_what_is_given_is_not_varied(recommend: Recommend) -> None:
@@ -455,10 +457,15 @@ def test_what_is_left_out_for_want_of_time_is_told(runs: Runs, capsys: pytest.Ca
 
 
 def test_the_default_time_follows_from_the_candidates(runs: Runs) -> None:
-    def limit(*words: str) -> float:
+    def plan(*words: str) -> search.RecommendPlan:
         values = flag.parse([*ON_CPU, *words], recommend_verb.RECOMMEND_FLAGS).values
-        return recommend_verb.plan_search(values, lambda: 0).budget_seconds
+        return recommend_verb.plan_search(values, lambda: 0)
 
+    def limit(*words: str) -> float:
+        return plan(*words).budget_seconds
+
+    estimated = search.runs_of(plan().stages) * search.estimate_run_seconds(plan().usual)
+    assert 1.5 * estimated <= limit() < 1.5 * estimated + 60
     assert 60 <= limit("--batch_size=8") < limit() < limit("--num_gpus=2") == limit("--num_gpus=3")
     assert limit("--budget_seconds=7") == 7
 
@@ -471,6 +478,15 @@ def test_the_managers_that_are_searched_train_the_same(runs: Runs) -> None:
     configs = [cell.config.to_dict() for _, cell in searched if cell.config]
     rows = summarize([fake_run(**{**chosen, "output_dir": "out"}) for chosen in configs])
     assert len(rows) > 5 and len(ranking_groups(rows)) == 1
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_run_may_take_five_times_its_estimate(runs: Runs) -> None:
+    words = ("--model=resnet50", *ON_CPU[1:])
+    _recommend(*words, "--budget_seconds=900")
+    estimated = search.estimate_run_seconds(resolve(*words))
+    assert estimated > 13, "which is more than the share of each candidate"
+    assert runs.killed_after[0] == pytest.approx(5 * estimated)
 
 
 @pytest.mark.usefixtures("clock")

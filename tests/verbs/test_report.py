@@ -47,6 +47,7 @@ def stored(directory: Path, command: Sequence[str]) -> str:
         (["--model=net.py:f"], "--model=net.py:f is code that the record does not contain"),
         (["--train_dir=x"], "--train_dir is not repeated: it may reach other hosts, or write where you did not say"),
         (["--mlflow_uri=http://h"], "--mlflow_uri is not repeated"),
+        (["--data_dir=gs://b/x"], "--data_dir=gs://b/x is in a storage that other hosts serve"),
         (["--model=trivial", "x"], "'x' in its command is no flag of run"),
         (["--flagfile=elsewhere"], "--flagfile=elsewhere names a file"),
         (["--model=mlp", " --flagfile elsewhere"], "--flagfile=elsewhere names a file"),
@@ -217,6 +218,7 @@ def test_an_export_of_steps_has_a_row_per_step(run_bench: RunBench, tmp_path: Pa
         (["--output_format=csv", "--output=out/loop/file"], "Too many levels of symbolic links"),
         (["--output=runs.csv"], "a report is a directory of files: name one, or add --output_format=csv."),
         (["--output=page.html"], "a report is a directory of files: name one."),
+        (["--output=bench.prom"], "a report is a directory of files: name one, or add --output_format=openmetrics."),
     ],
 )
 def test_an_export_that_cannot_be_is_refused_in_words(

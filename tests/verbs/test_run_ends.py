@@ -81,13 +81,19 @@ def test_the_record_of_a_killed_run_that_cannot_be_stored_is_printed(
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_a_run_that_tensorflow_ends_names_the_gpu_as_a_cause(tmp_path: Path, device: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "advice", "on_cpu"),
+    [(signal.SIGABRT, "Xid", False), (signal.SIGBUS, "--ipc=host", False), (signal.SIGILL, "PyPI needs AVX", True)],
+)
+def test_a_run_that_a_signal_ends_names_the_usual_cause(
+    tmp_path: Path, device: str, number: signal.Signals, advice: str, on_cpu: bool
+) -> None:
     config = settings.resolve(f"--device={device}", "--num_gpus=1", f"--output_dir={tmp_path}", gpus=1)
     provenance = Provenance([], hardware.Inventory(), None)
-    run_record.save_of_killed(config, provenance, sentinel.Death(signal.SIGABRT, 2**30, 2**31, False))
+    run_record.save_of_killed(config, provenance, sentinel.Death(number, 2**30, 2**31, False))
     (record,) = load(tmp_path / "results.jsonl").records
-    assert record.status == "crash" and "ended by signal 6 (Aborted)" in record.reason
-    assert ("Xid" in record.reason) == (device == "gpu")
+    assert record.status == "crash" and f"ended by signal {number.value} (" in record.reason
+    assert (advice in record.reason) == (on_cpu or device == "gpu")
 
 
 def test_a_directory_that_does_not_open_is_not_left_to_the_sentinel() -> None:

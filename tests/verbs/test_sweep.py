@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
+import math
 import os
 import shutil
 import signal
@@ -679,6 +680,15 @@ def test_estimates_learn_from_earlier_runs() -> None:
     capped = dataclasses.replace(by_time, length=dataclasses.replace(by_time.length, at_least_seconds=1e6))
     assert estimate_seconds(capped, [earlier]) == pytest.approx(3 + 2 * 2.0 + 20_000 * 2.0)
     assert estimate_seconds(by_time, [earlier], steps=10) == pytest.approx(3 + 12 * 2.0)
+    by_epochs = dataclasses.replace(chosen, length=dataclasses.replace(chosen.length, num_batches=None, num_epochs=0.5))
+    steps = math.ceil(0.5 * 1_281_167 / chosen.batch_global)
+    assert estimate_seconds(by_epochs, [earlier]) == pytest.approx(3 + (2 + steps) * 2.0)
+
+
+def test_runs_that_will_be_killed_are_announced(run_bench: RunBench) -> None:
+    words = ("sweep", "--model=resnet50", "--device=cpu", "--dry_run")
+    assert "is killed after 60 min: pass a larger" in run_bench(*words, "--num_epochs=1").succeeded().stderr
+    assert "is killed" not in run_bench(*words, "--num_batches=1").succeeded().stderr
 
 
 def test_estimates_include_the_start_of_a_gpu_and_compiling() -> None:

@@ -61,8 +61,11 @@ def defects(
     problem_of_photo: PhotoProblem = header_problem,
     files: Sequence[Path] = (),
     work: FileWork | None = None,
+    note_label: Callable[[int], None] = lambda label: None,
 ) -> Generator[tuple[int, list[Defect]], None, None]:
     """Checks all files of a source, or some, on all cores. With 1000 classes, a background label is a defect.
+
+    `note_label` is called with the label of each sound record, from many threads.
 
     Yields:
         For each file, or chunk of files in a folder: its number of records, and their defects.
@@ -75,7 +78,7 @@ def defects(
         check = functools.partial(_photos, problem_of_photo, work)
     else:
         items, labels = files, imagenet_files.labels_of(source, num_classes)
-        check = functools.partial(_records, source, labels, problem_of_photo, work)
+        check = functools.partial(_records, source, labels, problem_of_photo, work, note_label)
     with work.on_all_cores(lambda item: _collected(check(item)), items) as checked:
         yield from checked
 
@@ -100,18 +103,26 @@ def _photos(problem_of_photo: PhotoProblem, work: FileWork, files: Sequence[Path
             problem = problem_of_photo(read_file(file), True)
         except OSError as error:
             problem = "file", f"it cannot be read ({error.strerror}); replace it"
-        yield Defect(file, 0, 0, *problem) if problem else None
+        yield Defect(file, -1, 0, *problem) if problem else None
 
 
 def _records(
-    source: PhotoRecords, labels: range, problem_of_photo: PhotoProblem, work: FileWork, file: Path
+    source: PhotoRecords,
+    labels: range,
+    problem_of_photo: PhotoProblem,
+    work: FileWork,
+    note_label: Callable[[int], None],
+    file: Path,
 ) -> Iterator[Defect | None]:
     work.go_on(file)
     try:
         source.require_unchanged(file)
         for record in tfrecord.walk(file):
             work.go_on(file)
-            yield _defect_of(record, file, source, labels, problem_of_photo)
+            defect = _defect_of(record, file, source, labels, problem_of_photo)
+            if isinstance(record, FramedRecord) and not defect:
+                note_label(imagenet_files.label_of(record.payload, source.layout))
+            yield defect
     except DataError as error:
         yield Defect(file, 0, 0, "shard", str(error).removeprefix(f"{file} ").rstrip("."))
 

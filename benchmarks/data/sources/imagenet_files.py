@@ -34,7 +34,8 @@ BOX_CORNERS = tuple(f"image/object/bbox/{corner}" for corner in ("ymin", "xmin",
 _KIND = r"(?:\.tfrecords?|\.tfrec|\.records?)"
 _SHARD = re.compile(
     rf"(?P<stem>(?:[^.].*[-._])?(?P<split>{'|'.join(sum(FOLDERS_OF.values(), ()))}))"
-    rf"(?P<ending>{_KIND}?[-_]\d+-of-(?P<total>\d+){_KIND}?|(?:[-_.]?\d+)?{_KIND})(?:\.gz|\.gzip|\.zlib|\.z)?"
+    rf"(?P<ending>{_KIND}?[-_]\d+-of-(?P<total>\d+){_KIND}?|(?:[-_.]?\d+)?{_KIND})(?:\.gz|\.gzip|\.zlib|\.z)?",
+    re.IGNORECASE,
 )
 _LEAST_DATE = 10_000_000  # 8 digits, as in 20240131
 _NUMBER = re.compile(r"(?<!\d)(?<!-of-)\d++(?=-of-|\.)")
@@ -160,10 +161,11 @@ def _first_label(source: PhotoRecords, num_classes: int) -> int:
         if label in (0, num_classes):
             return min(usual, label)
         count += 1
-    warn_once(
-        f"Labels are taken to count from 1: of {count} training images of {source.directory}, none has label 0 or "
-        f"{num_classes}."
-    )
+    if count:
+        warn_once(
+            f"Labels are taken to count from 1: of {count} training images of {source.directory}, none has label 0 or "
+            f"{num_classes}."
+        )
     return usual
 
 
@@ -213,7 +215,7 @@ def find_imagenet(directory: str, split: str) -> Photos:
 def _shards_in(directory: Path, split: str) -> dict[str, re.Match[str]]:
     names = sorted(path.name for path in directory.iterdir())
     shards = {name: match for name in names if (match := _SHARD.fullmatch(name))}
-    return {name: match for name, match in shards.items() if match["split"] in FOLDERS_OF[split]}
+    return {name: match for name, match in shards.items() if match["split"].lower() in FOLDERS_OF[split]}
 
 
 def find_records(directory: str, split: str) -> PhotoRecords | None:
@@ -243,7 +245,16 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
             "others, unless a part is wanted."
         )
     files = [path / name for name in shards]
-    sizes, compressions = zip(*for_each(files, _size_and_compression), strict=True)
+    facts = dict(zip(files, for_each(files, _size_and_compression), strict=True))
+    files = [file for file, (size, _) in facts.items() if size]
+    if not files:
+        raise DataError(f"{next(iter(facts))} holds no record: copy or make it again.")
+    if empty := [file.name for file, (size, _) in facts.items() if not size]:
+        warn(
+            f"{path} holds {counted(len(empty), 'shard')} without records ({some(empty)}), as some programs write "
+            "them: copy them again if they should hold photos."
+        )
+    sizes, compressions = zip(*(facts[file] for file in files), strict=True)
     if len(set(compressions)) > 1:
         raise DataError(f"--data_dir={path}: some shards are compressed, and others are not: keep one kind.")
     return PhotoRecords(
@@ -259,14 +270,12 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
 
 
 def _size_and_compression(file: Path) -> tuple[int, tfrecord.Compression]:
+    """Returns the size in bytes, 0 if there is no record, and the compression."""
     if not file.is_file():
         raise DataError(f"{file} is a broken link or no file: link, copy or make it again.")
-    if not (size := file.stat().st_size):
-        raise DataError(f"{file} is empty (0 bytes): copy or make it again.")
     compression = tfrecord.compression_of(file)
-    if compression and next(tfrecord.walk(file), None) is None:
-        raise DataError(f"{file} holds no record: copy or make it again.")
-    return size, compression
+    is_empty = compression and next(tfrecord.walk(file), None) is None
+    return 0 if is_empty else file.stat().st_size, compression
 
 
 def _training_files(directory: Path) -> list[Path]:
@@ -330,6 +339,11 @@ def features_of(payload: bytes) -> Mapping[str, tf.train.Feature]:
 def encoded_of(payload: bytes, layout: Layout) -> bytes:
     """Returns the JPEG, or the pixels, of a record without a problem."""
     return bytes(features_of(payload)[layout.encoded].bytes_list.value[0])
+
+
+def label_of(payload: bytes, layout: Layout) -> int:
+    """Returns the label of a record without a problem, as it is stored."""
+    return features_of(payload)[layout.label].int64_list.value[0]
 
 
 def problem_of_example(payload: bytes, layout: Layout, labels: range) -> tuple[str, str] | None:

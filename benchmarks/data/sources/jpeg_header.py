@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from results.loading import IS_LFS_POINTER, LFS_POINTER
+
 # Of one photo: 400 MB when decoded, on every core.
 MOST_PIXELS = 2**27
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -45,6 +47,8 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
     """
     if not data:
         raise BadJpegError("zero_length", "its image is empty (0 bytes)")
+    if data.startswith(LFS_POINTER):
+        raise BadJpegError("lfs", f"its file {IS_LFS_POINTER}", "then start again")
     if data.startswith(PNG_SIGNATURE):
         raise BadJpegError("png", f"its image of {len(data)} bytes is a PNG", _CONVERT)
     if not data.startswith(_START):

@@ -103,7 +103,8 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
     """Opens a file to write, which appears under its name when it is complete and on disk."""
     partial = path.with_name(f".{path.name}.partial")
     try:
-        with partial.open("wb") as file:
+        partial.unlink(missing_ok=True)  # in a directory from elsewhere it may be a link to another file
+        with partial.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -123,6 +124,8 @@ def only_writer(directory: Path, what: str) -> Iterator[None]:
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f".{what}.lock"
+    if path.is_symlink() or (path.exists() and not path.is_file()):  # which the directory may have from elsewhere
+        raise OSError(errno.EINVAL, f"{path.name} in it is not a regular file", str(path))
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(store.locked(path, within_seconds=0))

@@ -19,7 +19,7 @@ _ERRNO = {"NotFoundError": errno.ENOENT, "PermissionDeniedError": errno.EACCES, 
 
 
 class StorageError(OSError, DataError):
-    """What a storage answers instead of a file, or that it does not answer. A `DataError` where nobody handles it."""
+    """An error of a storage, or no answer from it, in place of a file. Unhandled, it ends a run as a `DataError`."""
 
     def __str__(self) -> str:
         """Returns a sentence."""

@@ -21,6 +21,7 @@ from benchmarks.data.sources import safe_files
 from benchmarks.data.sources.data_sets import reading
 from benchmarks.data.sources.safe_files import open_file
 from benchmarks.errors import DataError
+from results.loading import IS_LFS_POINTER, LFS_POINTER
 
 _HEADER = struct.Struct("<QI")
 Compression = Literal["", "GZIP", "ZLIB"]
@@ -41,6 +42,8 @@ class FramedRecord(NamedTuple):
 class Defect:
     """A record that cannot be used: its file, its number from 0, the byte where it starts, and what is wrong.
 
+    The number is -1 if the file is one photo.
+
     The kind is one word: crc, truncated, keys, label, not_jpeg, png, size, pixels ..., or `shard` for a whole file. The
     reason includes what to do.
     """
@@ -53,7 +56,8 @@ class Defect:
 
     def __str__(self) -> str:
         """Returns a sentence."""
-        place = "" if self.kind == "shard" else f"record {self.number} at byte {self.offset}: "
+        is_whole = self.kind == "shard" or self.number < 0
+        place = "" if is_whole else f"record {self.number} at byte {self.offset}: "
         return f"{self.path}: {place}{self.reason}."
 
     def error(self) -> DataError:
@@ -170,6 +174,9 @@ def _frames(path: Path) -> Iterator[tuple[BinaryIO | _Inflated, int, int, int] |
                 kind, reason = "truncated", f"the file ends within its {_HEADER.size}-byte header"
                 break
             length, crc = _HEADER.unpack(header)
+            if LFS_POINTER.startswith(header):
+                yield Defect(path, number, offset, "shard", f"it {IS_LFS_POINTER}")
+                return
             if crc != _masked_crc(header[:8]):
                 kind, reason = (
                     "crc",

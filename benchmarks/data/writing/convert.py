@@ -32,6 +32,7 @@ from benchmarks.errors import DataError, UsageError
 from benchmarks.outside_text import parse_json
 from models.model_spec import IMAGENET_CLASSES
 from results import store
+from results.loading import read_small
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -150,7 +151,7 @@ def _plan_of(directory: Path, split: str) -> Path:
 
 def _read_json(file: Path) -> Any:
     try:
-        return parse_json(file.read_text(encoding="utf-8"))
+        return parse_json(read_small(file))
     except (FileNotFoundError, ValueError):
         return None
 

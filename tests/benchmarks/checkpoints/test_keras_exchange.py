@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.checkpoints import keras_exchange
+from benchmarks.checkpoints.training_state import of_other_classes
 from benchmarks.config.outside_models import Facts, outside_spec
 from benchmarks.errors import DataError, UsageError
 from models import building, specs
@@ -79,14 +80,14 @@ def test_a_served_model_does_not_train_where_it_augments(tmp_path: Path) -> None
     np.testing.assert_allclose(served.serve(batch), model(batch, training=False), rtol=1e-5, atol=1e-6)
 
 
-def test_the_normalization_of_images_is_left_out_at_any_depth(tmp_path: Path) -> None:
-    layers = [
-        keras.Sequential([keras.layers.Normalization()]),
-        keras.layers.Flatten(),
-        keras.layers.Dense(100),
-        keras.layers.Dense(10),
-    ]
-    theirs = keras.Sequential([keras.Input((28, 28, 1)), *layers])
+@pytest.mark.parametrize("scale", [1.0, 1 / 255])
+def test_the_normalization_of_images_is_left_out_at_any_depth_and_behind_operations(
+    tmp_path: Path, scale: float
+) -> None:
+    images = keras.Input((28, 28, 1))
+    normal = keras.Sequential([keras.layers.Normalization()])(images if scale == 1.0 else images * scale)
+    hidden = keras.layers.Dense(100)(keras.layers.Flatten()(normal))
+    theirs = keras.Model(images, keras.layers.Dense(10)(hidden))
     theirs.save(tmp_path / "theirs.keras")
     values = keras_exchange.read_keras_weights(tmp_path / "theirs.keras", build("mlp", num_classes=10))
     np.testing.assert_array_equal(values["logits/kernel"], theirs.weights[-2].numpy())
@@ -102,6 +103,18 @@ def test_other_names_are_taken_in_order(tmp_path: Path) -> None:
         np.testing.assert_array_equal(values[name], variable.numpy())
 
 
+def test_a_last_layer_for_other_classes_is_told_from_one_for_imagenet(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.keras"
+    keras_exchange.to_model(specs.find_model("mlp"), 10, _drawn(build("mlp", num_classes=10))).save(path)
+    model = build("mlp", num_classes=7)
+    assert {*of_other_classes(keras_exchange.read_keras_weights(path, model), model.variables)} == {
+        "logits/kernel",
+        "logits/bias",
+    }
+    with pytest.raises(DataError, match=r"the model has logits/kernel \(100, 1000\), the file has .* as many classes"):
+        keras_exchange.read_keras_weights(path, build("mlp", num_classes=1000))
+
+
 @pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
 def test_another_model_is_refused(ending: str, tmp_path: Path) -> None:
     theirs = keras.Sequential([keras.Input((28, 28, 1)), keras.layers.Flatten(), keras.layers.Dense(10)])
@@ -111,7 +124,7 @@ def test_another_model_is_refused(ending: str, tmp_path: Path) -> None:
         keras_exchange.read_keras_weights(path, build("mlp", num_classes=10))
     by_ending = {
         ".keras": r"where the model has hidden/kernel \(784, 100\), the file has dense\w*/kernel \(784, 10\)\. Pass",
-        ".weights.h5": "cannot be read into mlp: ",
+        ".weights.h5": "cannot be read into mlp: .*[^.][.] If it is for other classes, load it into a model of Keras",
     }
     assert re.search(by_ending[ending], str(failed.value))
 

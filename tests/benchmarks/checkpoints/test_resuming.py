@@ -50,8 +50,8 @@ def test_a_second_run_continues_bit_for_bit(run_bench: RunBench, records: Record
     assert run_bench(*always, "--num_batches=7").status == 0
     first = run_bench(*always, "--num_batches=3", "--train_dir=ck")
     assert (first.status, "training begins" in first.stdout) == (0, True), first
-    second = run_bench(*always, "--num_batches=3", "--train_dir=ck")
-    assert (second.status, "continuing after step 4" in second.stdout) == (0, True), second
+    second = run_bench(*always, "--num_batches=3", "--train_dir=ck", "--initial_weights=read.only.at.first")
+    assert (second.status, "model.ckpt-4, not from --initial_weights." in second.stdout) == (0, True), second
     at_once, before, after = records()
     assert losses(before) + losses(after) == losses(at_once)
     assert [record["measurement"]["steps_before"] for record in (at_once, before, after)] == [0, 0, 4]
@@ -109,6 +109,7 @@ def test_folders_of_other_classes_are_refused(run_bench: RunBench, fake_imagenet
     on_photos = ("--model=trivial", *SMALL[0:1], "--batch_size=4", "--train_dir=ck", "--data_dir=photos")
     assert run_bench(*on_photos, "--num_batches=1", "--num_warmup_batches=0").status == 0
     assert run_bench(*on_photos, "--eval").status == 0
+    assert run_bench(*on_photos, f"--data_dir={fake_imagenet}", "--num_batches=1").status == 0, "it has no names"
     (tmp_path / "photos" / "train" / "a").mkdir()  # an empty one moves all labels
     for flags in (("--num_batches=1",), ("--eval",)):
         finished = run_bench(*on_photos, *flags)
@@ -255,10 +256,11 @@ def test_images_of_staged_gradients_are_drawn_too(words: tuple[str, ...], name: 
     assert earlier.images_drawn(resolve(*SMALL, *words).variables.modifiers, 8) == drawn
 
 
-def test_towers_of_another_worker_get_seeds_of_their_own() -> None:
+def test_towers_of_another_worker_get_seeds_of_their_own_and_nothing_that_was_in_flight() -> None:
     of_model = "--device=cpu --model=alexnet --num_gpus=2 --batch_size=2 --train_dir=ck --initial_weights=other"
-    of_worker = "--worker_hosts=h0:1,h1:1 --job_name=worker --task_index=1 --variable_update=collective_all_reduce"
-    chosen = resolve(*of_model.split(), *of_worker.split())
+    of_worker = "--worker_hosts=h0:1,h1:1 --job_name=worker --task_index=1"
+    of_manager = "--variable_update=collective_all_reduce --variable_consistency=relaxed"
+    chosen = resolve(*of_model.split(), *of_worker.split(), *of_manager.split())
     with tf.Graph().as_default():
         built = run_graph.build(chosen, run_graph.plan_devices(chosen))
         values = {variable.name: np.zeros(variable.shape, variable.dtype) for variable in built.model.variables}
@@ -267,6 +269,8 @@ def test_towers_of_another_worker_get_seeds_of_their_own() -> None:
     seeds = {int(np.max(value)) for value in restored.values.values() if value.dtype.kind in "iu"}
     assert seeds == {2, 3}
     assert {value.dtype.kind for value in begun.values.values()} == {"f"}, "a new training draws its own"
+    session: Any = SimpleNamespace(run=lambda fetches: fetches)
+    assert begun.state and begun.state.fetch(session).keys() == values.keys(), "each worker knows only its own part"
 
 
 def test_a_disk_without_room_for_a_checkpoint_is_named_before_training(
@@ -285,6 +289,8 @@ def test_inference_and_new_trainings_get_trained_weights(run_bench: RunBench, re
     trained, inferred, begun = map(losses, records())
     assert inferred[0] == pytest.approx(begun[0], rel=1e-6)
     assert begun[0] < trained[0]
+    other = run_bench(*SMALL, "--num_batches=1", "--initial_weights=ck", "--num_classes=7")
+    assert other.status == 0 and "than this run, 7, so the last layer begins anew." in other.stderr
 
 
 @pytest.mark.row("U1.7")

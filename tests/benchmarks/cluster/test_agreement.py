@@ -43,11 +43,11 @@ def said(**changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
             "ps 0 and worker 0 differ in suite's commit: aaaa and bbbb",
         ),
         ({"ps_0": {"suite's commit": None}, "worker_1": {"suite's commit": None}}, None),  # not known there
+        ({"worker_1": {"Keras": "3.0.0"}}, "worker 1 and worker 0 differ in Keras: 3.0.0 and "),
         (
             {"ps_0": {"TensorFlow": "2.3.0"}},
             f"ps 0 and worker 0 differ in TensorFlow: 2.3.0 and {tf.__version__}. Start all tasks with the same soft",
         ),
-        ({"ps_0": {"Keras": "2.3.0"}}, "ps 0 and worker 0 differ in Keras: 2.3.0 and 3."),
         ({"worker_0": {"gpus": ["GPU-a", "GPU-b"]}, "worker_1": {"gpus": ["GPU-c"]}}, None),
         (
             {"worker_0": {"gpus": ["GPU-a", "GPU-b"]}, "worker_1": {"gpus": ["GPU-c", "GPU-b"]}},

@@ -170,7 +170,7 @@ def test_the_first_loss_is_the_only_one() -> None:
     assert told == [watcher.wait_for_verdict(0)]
 
 
-def test_a_stop_of_this_very_process_loses_nobody() -> None:
+def test_if_this_process_itself_was_stopped_no_task_is_lost() -> None:
     """Hours pass during a probe, which therefore comes back silent: that is one, and not as many as there were time."""
     clock, asked = Clock(), threading.Semaphore(0)
     answers = iter([ALIVE, SILENT, SILENT, SILENT])

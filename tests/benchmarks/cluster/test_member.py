@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +18,7 @@ from benchmarks.errors import ClusterError, ExitStatus
 from benchmarks.process.watchdog import Watchdog
 from results.record import Status
 from tests.support.clusters import free_addresses
+from tests.support.watchdogs import NotedWatchdog
 
 CLUSTER = Cluster(ps=("h:1",), workers=("h:2", "h:3"), own=Task("worker", 0))
 LEADER = "worker 0"
@@ -130,6 +131,9 @@ class FakeWatcher:
         self.waited.append(seconds)
         return self.verdicts.pop(0)
 
+    def stop(self) -> None:
+        pass
+
 
 def team(rendezvous: FakeRendezvous, watcher: FakeWatcher, watchdog: Watchdog) -> member.ClusterTeam:
     return member.ClusterTeam(
@@ -163,13 +167,33 @@ def test_who_fails_itself_announces_it_and_does_not_wait_for_others(kind: type[t
     assert rendezvous.reported == {LEADER: None, "worker 1": None}
 
 
-def test_a_task_that_the_leader_does_not_reach_says_that_it_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    rendezvous, watchdog, expected = FakeRendezvous(), Watchdog(print), []
-    monkeypatch.setattr(watchdog, "expect", lambda what, seconds: expected.append(what))
-    monkeypatch.setattr(rendezvous, "exchange", lambda *arguments: {}["reply"], raising=False)
+@pytest.mark.parametrize(
+    ("waits", "expected"),
+    [
+        (lambda team: team.agree({}), ("Agreeing with the other tasks, all of which worker 0 must reach,", 60)),
+        (lambda team: team.meet("measured"), ("Waiting for the other tasks (measured)", 600)),
+        (lambda team: team.meet("results", patient=True), ("", 0)),
+        (lambda team: team.end(), ("Ending together with the other tasks", 30)),
+    ],
+    ids=["agree", "meet", "meet patiently", "end"],
+)
+def test_a_wait_for_the_others_says_so_and_has_its_deadline(
+    waits: Callable[[member.ClusterTeam], object], expected: tuple[str, float]
+) -> None:
+    watchdog = NotedWatchdog()
+    rendezvous: Any = SimpleNamespace(exchange=lambda *_: {}["no reply"])
     with pytest.raises(KeyError):
-        team(rendezvous, FakeWatcher(), watchdog).agree({})
-    assert expected == ["Agreeing with the other tasks, all of which worker 0 must reach,"]
+        waits(team(rendezvous, FakeWatcher(), watchdog))
+    assert watchdog.expected == [expected]
+
+
+def test_a_task_that_serves_waits_for_the_end_without_a_deadline_and_for_the_others_with_one() -> None:
+    watchdog, noted = NotedWatchdog(), []
+    rendezvous: Any = SimpleNamespace(
+        exchange=lambda *_: noted.extend(watchdog.expected), part=lambda *_: noted.append(watchdog.expected[-1])
+    )
+    team(rendezvous, FakeWatcher(), watchdog).serve()
+    assert noted == [("Ending together with the other tasks", 30)]
 
 
 def test_a_deadline_is_moved_once_for_each_task_that_has_failed() -> None:

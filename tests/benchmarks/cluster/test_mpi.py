@@ -135,6 +135,8 @@ LAUNCHED = [
     {"ANY_OTHER_NODE_RANK": "1", "ANY_OTHER_NUM_NODES": "4"},
     {"_CONDOR_PROCNO": "1", "_CONDOR_NPROCS": "4"},
     {"MP_CHILD": "1", "MP_PROCS": "4"},
+    {"DMLC_WORKER_ID": "1", "DMLC_NUM_WORKER": "4", "BYTEPS_LOCAL_RANK": "0", "BYTEPS_LOCAL_SIZE": "8"},
+    {"BYTEPS_LOCAL_RANK": "1", "BYTEPS_LOCAL_SIZE": "4", "DMLC_WORKER_ID": "0", "DMLC_NUM_WORKER": "1"},
     # Each of one task, in which torchrun has started four.
     hydra(0, 1) | of("", 1, 4, "WORLD_SIZE"),
     open_mpi(0, 1) | of("", 1, 4, "WORLD_SIZE"),
@@ -195,6 +197,7 @@ def test_a_rank_of_an_unknown_number_is_refused_too() -> None:
         ("PSSH_NODENUM", 0),
         ("NOMAD_ALLOC_INDEX", 0),
         ("TPU_WORKER_ID", 0),
+        ("NODE_RANK", 0),
     ],
 )
 def test_a_number_without_a_count_has_a_notice_from_the_second_process_on(name: str, first: int) -> None:

@@ -119,6 +119,11 @@ def test_workers_that_share_gpus_divide_their_memory(monkeypatch: pytest.MonkeyP
             r"resnet50 is for imagenet \(224.* for mnist: lenet_mnist, mlp\.",
         ),
         (["--data_name=synthetic", "--data_dir=x"], 0, "drop one of them"),
+        (
+            ["--eval", "--train_dir=x", "--data_dir=x", "--data_split=train"],
+            0,
+            "--eval, which takes the validation set",
+        ),
         (["--data_dir=https://me:secret@host/x"], 0, "^--data_dir: https://... is an address of another storage"),
     ],
 )
@@ -152,7 +157,6 @@ def test_threads_of_gpus_are_tensorflows_unless_data_is_read(flags_given: list[s
     [
         ("", 1, "--per_gpu_thread_count=2: with --gpu_thread_mode=gpu_private, as in tf_cnn_benchmarks."),
         ("--gpu_thread_mode=global", 1, "--per_gpu_thread_count=2 has no effect: --gpu_thread_mode is global."),
-        ("", 0, "--per_gpu_thread_count=2 has no effect: it is about GPUs, and this run uses none."),
         ("--gpu_thread_mode=gpu_shared", 1, None),
         ("--data_dir=x", 1, None),
     ],

@@ -114,15 +114,6 @@ def test_the_default_is_that_of_tf_cnn_benchmarks(one: Flag) -> None:
     assert mine in (expected, None if not text else expected)
 
 
-@pytest.mark.parametrize("words", [("--summary_verbosity=1",), ("--save_summaries_steps=9", "--train_dir=t")])
-def test_summaries_that_would_not_be_written_there_are_not_asked_for_here_either(words: tuple[str, ...]) -> None:
-    chosen = resolve(*words)  # Dockerfiles have --summary_verbosity=1 alone
-    assert (chosen.summaries.summary_verbosity, chosen.summaries.save_summaries_steps) == (0, 0)
-    assert chosen.notices == (
-        f"{words[0]} has no effect: summaries take --train_dir, --summary_verbosity and --save_summaries_steps.",
-    )
-
-
 def test_all_that_is_replaced_is_named_at_once() -> None:
     with pytest.raises(UsageError) as caught:
         resolve("--checkpoint_interval=5", "--checkpoint_every_n_epochs", "--tfprof_file=t", "--model=ssd300")

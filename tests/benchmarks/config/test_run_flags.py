@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import console
+from benchmarks.cluster import restarts
 from benchmarks.compare import ab_verb
 from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
@@ -17,7 +18,7 @@ from benchmarks.sweep import grid, sweep_verb
 from tests.support import docs
 
 
-def test_an_empty_value_is_refused_or_named_and_never_silent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_value_is_refused_or_ignored_with_a_notice(capsys: pytest.CaptureFixture[str]) -> None:
     for word in ("--model=", "--gpus=", "--local_cluster=", "--mlflow_uri= "):
         with pytest.raises(UsageError, match=f"{word.rstrip(' =')} is empty: give a value, or leave it out"):
             flag.parse([word], run_flags.RUN_FLAGS)
@@ -80,8 +81,8 @@ def test_a_path_that_is_not_on_this_host_is_refused(given: str, words: str) -> N
     assert "secret" not in str(caught.value)
 
 
-def test_a_user_without_a_home_is_asked_to_set_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a number that /etc/passwd lacks
+def test_a_user_without_a_home_directory_is_told_to_set_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user id that /etc/passwd lacks
     with pytest.raises(UsageError, match="--output_dir: '~/x': this user has no home directory: set HOME"):
         flag.parse(["--output_dir=~/x"], run_flags.RUN_FLAGS)
 
@@ -129,7 +130,7 @@ def test_a_word_with_two_flags_is_refused(words: list[str]) -> None:
     [
         (b"\xff\xfe\x00", "flags cannot be read: 'utf-8' codec .* Name a text file with one --name=value per line"),
         (b"--flagfile=flags", "--flagfile=flags is a line of the file itself: take it out"),
-        (b"--flagfile=", "--flagfile has no value: write --flagfile=FILE"),  # as of a variable that is empty
+        (b"--flagfile=", "--flagfile has no value: write --flagfile=FILE"),  # as from an empty variable
         (b"--preset\n--xla", "--preset has no value: write --preset=NAME"),
         (b"--xla\n--model=vgg16 --num_gpus 2", "--flagfile=flags: '--model=vgg16 --num_gpus 2' has several flags"),
         (b"--preset quik", "--preset=quik cannot be read: .* Did you mean 'quick'"),
@@ -149,15 +150,22 @@ def test_a_flagfile_that_cannot_be_read_is_named(
     [
         (["--modle=vgg16"], r"no flag --modle. Did you mean '--model'\?"),
         (["--zzzzz"], "no flag --zzzzz. See --help"),
-        (["--stacks=9"], "no flag --stacks. See --help"),  # the dashes of --hosts make it no nearer
+        (["--stacks=9"], "no flag --stacks. See --help"),  # its dashes do not make --hosts similar
         (["--lr=0.1"], "no flag --lr. Use --init_learning_rate. See --help"),
         (["-a", "resnet50"], "no flag --a. Use --model. See --help"),
         (["--img-size=224"], "no flag --img_size. Use --model: each has one size of images. See"),
+        (
+            ["--checkpoint_path=x"],
+            "no flag --checkpoint_path. Use --initial_weights to begin with its weights, --train",
+        ),
+        (["--warmup_epochs=5"], "no flag --warmup_epochs. Use --num_learning_rate_warmup_epochs. See"),
+        (["--lr_scheduler=cosine"], "no flag --lr_scheduler. Use --cosine_decay_epochs, --piecewise_learning_rate_sch"),
         (["--no-cuda"], "no flag --nocuda. Use --device. See"),
         (
             ["--variable_update=replicate"],
             r"there is no 'replicate'. Did you mean 'replicated'\? Choices: collective_all_reduce",
         ),
+        (["--fp16_loss_scale=dynamic"], "--fp16_loss_scale=dynamic: use --fp16_enable_auto_loss_scale"),
         (["--batch_size=many"], "--batch_size=many: 'many' is not a whole number, and not auto"),
         (["--num_batches=1.5"], "--num_batches=1.5: '1.5' is not a whole number"),
         (["--batch_size=32,64"], "'32,64' is not a whole number, and not auto. Lists are for `sweep`."),
@@ -184,17 +192,22 @@ def test_a_flagfile_that_cannot_be_read_is_named(
         (["--num_gpus", "-xla"], "--num_gpus has no value: --xla follows it"),
     ],
 )
-def test_misses_are_explained(arguments: list[str], words: str) -> None:
+def test_mistakes_are_explained(arguments: list[str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         flag.parse(arguments, run_flags.RUN_FLAGS)
 
 
 @pytest.mark.parametrize("given", [["--num_gpus=1", "-g", "2"], ["-num-gpus", "1", "--num_gpus=2", "--num_gpus=2"]])
-def test_a_value_that_a_later_one_replaces_is_said(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_value_that_a_later_one_replaces_is_reported(
+    given: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert flag.parse([*given, "--model=mlp", "--model=mlp"], run_flags.RUN_FLAGS).values["num_gpus"] == 2
     assert capsys.readouterr().err == "run_bench: Of --num_gpus, only the last value counts (2), not 1.\n"
     flag.parse(["--preset=quick", "--num_batches=7"], run_flags.RUN_FLAGS)
-    assert capsys.readouterr().err == "", "presets are there to be overridden"
+    assert capsys.readouterr().err == "", "a preset may be overridden without a notice"
+    monkeypatch.setattr(restarts, "inherited", lambda: restarts.Attempts("a run"))
+    flag.parse(given, run_flags.RUN_FLAGS)
+    assert capsys.readouterr().err == "", "the command that has started this task has reported it"
 
 
 @pytest.mark.parametrize(
@@ -211,7 +224,11 @@ def test_a_value_that_a_later_one_replaces_is_said(given: list[str], capsys: pyt
         (["--xla", "0", "--forward_only=no"], ["--xla=off", "--noforward_only"]),
         (["--nouse_fp16", "--precision=bf16"], ["--precision=bf16"]),
         (["--xla_compile"], ["--xla=jit"]),
-        (["--noxla_compile"], ["--xla=off"]),
+        (["--noxla_compile"], []),
+        (["--xla=False", "--xla_compile=True"], ["--xla"]),
+        (["--xla=True", "--xla_compile=False"], ["--xla"]),
+        (["--num_batches=0", "--num_epochs=160"], ["--num_epochs=160"]),
+        (["--num_batches=7", "--num_epochs=0"], ["--num_batches=7"]),
         (["--nohierarchical_copy", "--all_reduce_spec=xring"], ["--all_reduce_spec=xring"]),
     ],
 )
@@ -228,12 +245,11 @@ def test_another_spelling_is_the_same_value(given: list[str], same: list[str]) -
         ("--async=true", "--cross_replica_sync=true"),
         ("--task_id=1", "--task_index=0"),
         ("--use_fp16=true", "--precision=bf16"),
-        ("--xla_compile=false", "--xla=jit"),
         ("--hierarchical_copy=true", "--all_reduce_spec=xring"),
         ("--hierarchical_copy=false", "--all_reduce_spec=hierarchical"),
     ],
 )
-def test_two_spellings_with_unlike_values_are_refused(given: tuple[str, str]) -> None:
+def test_two_spellings_with_different_values_are_refused(given: tuple[str, str]) -> None:
     with pytest.raises(UsageError, match=f"^{given[0]} and {given[1]} contradict each other: drop one of them.$"):
         flag.parse(given, run_flags.RUN_FLAGS)
 
@@ -265,7 +281,7 @@ def test_a_number_out_of_its_range_is_refused(given: str, words: str) -> None:
         flag.parse([given], table)
 
 
-# What a flag needs to have an effect; without it, or where it has none, it is refused.
+# Other flags that a flag needs to have an effect; without them it is refused.
 WITH = {
     "compact_gradient_dtype": ("--compact_gradient_transfer", "--variable_update=replicated"),
     "agg_small_grads_max_group": ("--agg_small_grads_max_bytes=9", "--variable_update=replicated"),
@@ -302,4 +318,4 @@ def test_every_preset_is_a_grid_that_can_be_run(name: str) -> None:
         [f"--preset={name}", "--num_gpus=1", *docs.also_given(name)], grid.sweep_groups(sweep_verb.SWEEP_FLAGS)
     )
     cells = grid.cells([{**grid.of_flags(parsed.values), "device": ["cpu"]}], lambda: 0)
-    assert cells and all(cell.config for cell in cells), "and what is said after it wins"
+    assert cells and all(cell.config for cell in cells), "flags after it override it"

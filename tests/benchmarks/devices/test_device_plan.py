@@ -18,10 +18,10 @@ from results.text import counted
 from tests.support.nvidia import MACHINES, Machine, shown_to_tensorflow, stand_in
 
 
-def test_a_limit_of_cpu_time_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_limit_of_cpu_time_is_part_of_the_description(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(linux, "cpu_limits", lambda: [(0.5, tmp_path), (64.0, tmp_path)])
-    told = device_plan.plan(Devices(), shared_on="cpu").description
-    assert told == f"1 logical CPU device sharing {counted(usable_cores(), 'core')}, of which 0.5 at a time"
+    description = device_plan.plan(Devices(), shared_on="cpu").description
+    assert description == f"1 logical CPU device sharing {counted(usable_cores(), 'core')}, of which 0.5 at a time"
 
 
 @contextlib.contextmanager
@@ -78,7 +78,7 @@ def test_whole_gpus_are_those_of_one_task(monkeypatch: pytest.MonkeyPatch) -> No
     assert device_plan.gpus_of_its_own(Devices(device="gpu", num_devices=2, gpu_memory_fraction=0.45)) == []
     assert device_plan.gpus_of_its_own(Devices(device="gpu", num_devices=2, gpu_allow_growth=True)) == []
     stand_in(monkeypatch, MACHINES["A100 with MIG"])
-    assert device_plan.gpus_of_its_own(Devices(device="gpu")) == [], "another task may have another instance"
+    assert device_plan.gpus_of_its_own(Devices(device="gpu")) == [], "another task may use another instance"
 
 
 @pytest.mark.row("S2.7", "S3.13")
@@ -123,11 +123,11 @@ def test_all_gpus_of_the_driver_are_seen_by_tensorflow(
 def test_libraries_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_plan, "_reported", lambda: ["Failed call to cuInit: CUDA_ERROR_SYSTEM_NOT_READY"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-9")
-    there = {"nvidia-cublas-cu12", "nvidia-nccl-cu12"}
-    monkeypatch.setattr(gpu_support, "installed", lambda name: "12" if name in there else None)
+    present = {"nvidia-cublas-cu12", "nvidia-nccl-cu12"}
+    monkeypatch.setattr(gpu_support, "installed", lambda name: "12" if name in present else None)
     said = " ".join(device_plan.causes_of_missing_gpus((), is_cuda_build=True))
     assert "'.[cuda]'); missing are nvidia-cuda-cupti-cu12, " in said and "nvidia-cudnn-cu12" in said
-    assert not any(name in said for name in there)
+    assert not any(name in said for name in present)
     assert "CUDA_VISIBLE_DEVICES=GPU-9 (--gpus sets it, too) may name a GPU that does not exist." in said
     assert said.endswith("NVIDIA's fabric manager, of the driver's version: start nvidia-fabricmanager.")
     without = " ".join(device_plan.causes_of_missing_gpus((), is_cuda_build=False))
@@ -227,7 +227,7 @@ def test_the_environment_is_the_users_unless_a_flag_decides(
     assert {name: variables.get(name) for name in after} == after
 
 
-# What a session is told about GPUs; no GPU is needed to check it.
+# Options of a session on GPUs; no GPU is needed to check them.
 
 
 @pytest.fixture
@@ -281,6 +281,6 @@ def test_a_limit_beyond_the_memory_is_refused() -> None:
 
 def test_a_cpu_run_names_no_gpu() -> None:
     config = device_plan.session_config(Devices(num_devices=4, num_intra_threads=2, num_inter_threads=1))
-    assert dict(config.device_count) == {"CPU": 4, "GPU": 0}, "else it would take all GPUs of its process"
+    assert dict(config.device_count) == {"CPU": 4, "GPU": 0}, "otherwise it would take all GPUs"
     assert (config.intra_op_parallelism_threads, config.inter_op_parallelism_threads) == (2, 1)
     assert config.gpu_options.visible_device_list == ""

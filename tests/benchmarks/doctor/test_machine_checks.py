@@ -120,7 +120,7 @@ def test_others_may_use_as_much_as_daemons_need(machine: Machine, cores: float, 
     assert (_disturbing(machine.look()) == ["CPU used by others"]) is disturbs
 
 
-def test_what_nobody_owns_up_to_disturbs_too(machine: Machine) -> None:
+def test_cpu_time_of_unknown_processes_disturbs_too(machine: Machine) -> None:
     machine.later["proc/stat"] = _stat(100.0 + SECONDS, busy=1.0)
     assert "outside this container" in machine.look()["CPU used by others"].advice
 

@@ -59,7 +59,7 @@ def test_every_gpu_has_a_chip_a_known_link_and_a_rate_to_expect() -> None:
                 peak = gpu.peak_flops_per_sec(precision)
                 found = expected_rate(gpu, "resnet50", precision, peak_flops_per_sec=peak, flops_per_image=24e9)
                 mfu = found.value * 24e9 / peak if found else 0
-                assert found and 0.03 * found.factor < mfu < 0.9 / found.factor, gpu.name
+                assert found and 0.03 < mfu < 0.9 and found.factor >= 1.5, gpu.name
 
 
 def test_published_rates_are_of_known_gpus_and_below_their_peaks() -> None:
@@ -89,13 +89,26 @@ def test_the_same_model_and_gpu_are_preferred_to_the_usual_model_and_a_near_gpu(
 
 
 def test_the_rate_to_expect_is_between_the_lowest_and_the_highest_of_several_sources() -> None:
-    gpu = find_gpu("A100")
+    gpu = find_gpu("H100")
     peak = gpu.peak_flops_per_sec("fp16")
     found = expected_rate(gpu, "resnet50", "fp16", peak_flops_per_sec=peak, flops_per_image=24e9)
     each = [rate.figure.images_per_sec / rate.figure.devices for rate in published_rates() if rate.gpu.is_like(gpu)]
     assert found and found.factor > 1
     for end in (found.value / found.factor, found.value * found.factor):
         assert min(abs(end / rate - 1) for rate in each) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "least"),
+    [
+        pytest.param("B200", "resnet50", 1.5, id="one source"),
+        pytest.param("B200", "vgg16", 2.0, id="of another model"),
+        pytest.param("T4", "resnet50", 2.0, id="of another GPU"),
+    ],
+)
+def test_one_source_is_not_taken_for_certain(name: str, model: str, least: float) -> None:
+    found = expected_rate(gpu_of(name), model, "fp16", peak_flops_per_sec=1e14, flops_per_image=1e10)
+    assert found and found.factor >= least
 
 
 @pytest.mark.parametrize(

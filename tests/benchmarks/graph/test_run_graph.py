@@ -43,6 +43,20 @@ _WORKERS = ("--worker_hosts=h0:1,h1:1", "--job_name=worker", "--task_index=0")
 
 
 @pytest.mark.parametrize(
+    "words", [("--data_name=synthetic_host",), (*_WORKERS, "--variable_update=collective_all_reduce")]
+)
+def test_a_deterministic_step_reads_no_clock(words: tuple[str, ...]) -> None:
+    """TensorFlow would refuse it."""
+    clocks = []
+    for more in ((), ("--deterministic",)):
+        chosen = resolve("--device=cpu", "--model=mlp", *words, *more)
+        with tf.Graph().as_default() as built_in:
+            run_graph.build(chosen, run_graph.plan_devices(chosen))
+            clocks.append(sum(operation.type == "Timestamp" for operation in built_in.get_operations()))
+    assert clocks[0] > 0 == clocks[1]
+
+
+@pytest.mark.parametrize(
     ("words", "sent"),
     [
         (("--num_gpus=2",), None),

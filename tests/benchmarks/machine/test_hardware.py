@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import types
 from pathlib import Path
@@ -10,7 +11,7 @@ import pynvml
 import pytest
 
 from benchmarks.doctor import machine_checks
-from benchmarks.errors import BenchError
+from benchmarks.errors import BenchError, UsageError
 from benchmarks.machine import hardware, linux, nvml
 from tests.support.nvidia import Card, Machine
 
@@ -104,6 +105,20 @@ def test_a_host_that_hides_itself_is_unknown(tmp_path: Path) -> None:
     found = hardware.describe_host(tmp_path)
     hidden = ("sockets", "numa_nodes", "extensions", "container_cores", "container_memory_bytes")
     assert {found[name] for name in hidden} == {None}
+
+
+def test_usable_cores_are_those_of_the_start_also_where_openmp_binds_the_main_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = hardware.usable_cores()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {*range(before + 1)})
+    assert hardware.usable_cores() == before
+
+
+def test_an_old_package_that_hides_nvidias_is_a_sentence() -> None:
+    old = Machine(1, answers={"nvmlSystemGetDriverVersion": b"570.86", "nvmlDeviceGetName": b"NVIDIA H200"})
+    with pytest.raises(UsageError, match="install 'pynvml>=11.5'"):
+        nvml.opened({}, old)
 
 
 def test_a_driver_that_hangs_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

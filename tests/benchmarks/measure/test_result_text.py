@@ -88,7 +88,7 @@ def test_every_line_has_its_own_number() -> None:
         "input:          10.0% of the time was spent waiting for images",
         "accuracy:       0.250 top 1, 0.750 top 5, of the last step's images",
         "evaluation:     0.7500 top 1, 1.0000 top 5, of 8 images after 4 steps (1 epochs), loss 0.5000, 4 images/s",
-        "to accuracy:    9.0 s from the first step, with everything",
+        "to accuracy:    9.0 s from the first step of this run, with everything",
         "memory:         2.00 GB peak of a process",
         "start-up:       3.0 s (Python 1.0), then 2.0 s for the first step",
     ]

@@ -101,6 +101,7 @@ class Client:
 
     def __init__(self, *, is_broken: bool) -> None:
         self.calls: list[str] = []
+        self.stage = "active"
         self._is_broken = is_broken
 
     def get_experiment(self, number: str) -> types.SimpleNamespace:
@@ -108,7 +109,7 @@ class Client:
 
     def get_experiment_by_name(self, name: str) -> types.SimpleNamespace:
         self.experiment = name
-        return types.SimpleNamespace(experiment_id="1")
+        return types.SimpleNamespace(experiment_id="1", lifecycle_stage=self.stage)
 
     def search_runs(self, *_: object) -> list[types.SimpleNamespace]:
         return [types.SimpleNamespace(info=types.SimpleNamespace(run_id="old", status="RUNNING"))]
@@ -146,6 +147,9 @@ def test_mlflow_loses_no_run_before_the_new_one_is_complete(
         to_mlflow.send(tracked(of_session()), "x")
     assert client.calls == calls
     assert client.experiment == ("experiment 7" if is_broken else "cnn-train-bench")
+    client.stage = "deleted"
+    with pytest.raises(ValueError, match="mlflow experiments restore -x 1, or name another"):
+        to_mlflow.send(tracked(of_session()), "x")
 
 
 def test_tensorboard_leaves_files_of_others_and_no_part_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +221,8 @@ def logged(path: Path) -> Iterator[Any]:
 
 @pytest.mark.process
 def test_wandb_has_the_run_with_its_id_group_configuration_and_steps(here: Path) -> None:
-    record = of_session()
+    model = 200 * "m"
+    record = of_session(config={"model": model, "num_devices": 2, "batch_per_device": 8})
     (sentence,) = sent(record, wandb_project="demo")
     assert sentence.startswith("Weights & Biases, ") and sentence.endswith(record.identity.run_id)
     found = list(logged(next(here.glob("wandb/offline-run-*/*.wandb"))))
@@ -228,7 +233,8 @@ def test_wandb_has_the_run_with_its_id_group_configuration_and_steps(here: Path)
         "the_session",
         "Slow.",
     )
-    assert {"ok", "trivial"} <= set(run.tags)
+    assert run.display_name == f"{model} {record.identity.run_id}"[-128:], "as long as the server takes"
+    assert {"ok", model[:64]} <= set(run.tags)
     assert {item.key: item.value_json for item in run.config.update}["batch_per_device"] == "8"
     steps = [
         {item.nested_key[0] if item.nested_key else item.key: json.loads(item.value_json) for item in one.history.item}
@@ -283,6 +289,7 @@ def test_why_a_tracker_failed_is_said_without_its_secrets(
     [
         ("tensorboard_dir", "gs://bucket", "give a directory of this machine"),
         ("wandb_project", "team/name", "has no '/'.* WANDB_ENTITY names the team"),
+        ("mlflow_uri", "localhost:5000", "needs its scheme, as in http://localhost:5000"),
     ],
 )
 def test_a_value_that_no_tracker_takes_is_refused(flag: str, value: str, why: str) -> None:

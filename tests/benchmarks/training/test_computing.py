@@ -60,6 +60,15 @@ def test_a_variable_that_overrules_flags_has_a_notice(
         assert not decide(num_intra_threads=4)[1]
 
 
+def test_a_variable_that_sets_pytorchs_threads_alone_has_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (notice,) = decide(variable_update="pytorch")[1]
+    assert notice.startswith("OMP_NUM_THREADS=1: it sets PyTorch's threads") and "--num_intra_threads=1" in notice
+    assert not decide()[1] and not decide(variable_update="pytorch_ddp")[1]
+    assert not decide(variable_update="pytorch", on_gpu=True)[1]
+    assert not decide(variable_update="pytorch", num_intra_threads=2)[1]
+
+
 @pytest.mark.parametrize(
     ("precision", "nchw", "capabilities", "expected"),
     [

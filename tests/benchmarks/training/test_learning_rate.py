@@ -94,3 +94,17 @@ def test_numbers_that_are_no_schedule_are_refused(words: list[str], sentence: st
 @pytest.mark.parametrize(("model", "rate"), [("mlp", "0.01"), ("resnet50", "0.0003"), ("alexnet", "0.0002")])
 def test_default_rates_have_the_digits_of_the_model(model: str, rate: str) -> None:
     assert str(resolve("--optimizer=adam", f"--model={model}").training.learning_rate) == rate
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--num_epochs=5", "--num_learning_rate_warmup_epochs=5"], "The learning rate never reaches 0.1: its warm-up"),
+        (["--num_epochs=90", "--cosine_decay_epochs=80"], "The learning rate is 0 from epoch 80 to --num_epochs=90"),
+        (["--num_epochs=90", "--cosine_decay_epochs=80", "--minimum_learning_rate=0.001"], None),
+        (["--num_epochs=30", "--cosine_decay_epochs=80"], None),
+    ],
+)
+def test_epochs_that_learn_next_to_nothing_are_a_notice(words: list[str], sentence: str | None) -> None:
+    said = settings.resolve("--init_learning_rate=0.1", *words).notices
+    assert [notice[: len(sentence or "")] for notice in said if "rate" in notice] == ([sentence] if sentence else [])

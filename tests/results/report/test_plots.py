@@ -177,6 +177,12 @@ def test_a_batch_has_a_point_and_a_single_one_no_line() -> None:
     assert axis.get_xscale() == "log"
 
 
+def test_a_model_whose_name_begins_with_an_underscore_is_in_the_legend() -> None:
+    (axis,) = panels(NAMED["batches"], [run(1, 100.0, model="_net.py:build", batch_per_device=n) for n in (8, 16)])
+    (text,) = axis.get_legend().get_texts()
+    assert text.get_text().strip().startswith("_net.py:build")
+
+
 def test_lines_of_batches_do_not_join_data_or_processes() -> None:
     made = [
         *(run(1, 100.0 + batch, batch_per_device=batch, data_name=data) for batch in (8, 16) for data in ("a", "b")),
@@ -311,8 +317,9 @@ def test_the_largest_groups_are_drawn_if_not_all_can_be() -> None:
 
 def test_a_figure_is_saved_dark_on_white_and_takes_the_pages_colours_on_a_page(tmp_path: Path) -> None:
     figure = Figure(figsize=(2, 1))
-    figure.text(0.5, 0.5, "some text", color=figures.INK)
-    on_page = figures.save(figure, tmp_path / "plot")
+    figure.text(0.5, 0.5, "some text 模型", color=figures.INK)
+    with figures.styled():  # a letter that the font lacks is no warning, which would fail the test
+        on_page = figures.save(figure, tmp_path / "plot")
     with Image.open(tmp_path / "plot.png") as picture:
         assert picture.size == (240, 120)
         assert picture.convert("RGBA").getpixel((0, 0)) == (255, 255, 255, 255)

@@ -196,9 +196,8 @@ def test_a_difference_between_settings_that_ran_one_after_the_other_has_a_note()
 def test_pairs_are_of_runs_at_one_time_in_a_sorted_file_too() -> None:
     """Sorted by their rates, any two settings seem to differ by the same in every pair."""
     runs = [
-        replace(run, identity=replace(run.identity, time_utc=f"2026-01-01T00:0{minute}:00+00:00"))
-        for batch, rates in ((16, [100.0, 140.0, 70.0, 91.0]), (32, [71.0, 92.0, 101.0, 141.5]))
-        for minute, run in enumerate(_runs(rates, batch=batch))
+        *at_minutes(_runs([100.0, 140.0, 70.0, 91.0], batch=16), range(4)),
+        *at_minutes(_runs([71.0, 92.0, 101.0, 141.5], batch=32), range(4)),
     ]
     for order in (runs, sorted(runs, key=lambda run: run.derived.images_per_sec or 0.0)):
         first, second = summarize(order)

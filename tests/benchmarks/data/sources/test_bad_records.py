@@ -137,8 +137,9 @@ def test_damage_where_the_layout_is_looked_for_is_left_to_the_reader(copied: Pat
 def test_a_shard_that_goes_away_is_a_defect_and_no_record(copied: Path) -> None:
     source = _find(copied)
     (copied / DAMAGED).unlink()
-    checked = list(bad_records.defects(source, 1001))
-    assert sum(count for count, _ in checked) == 30, "a shard that cannot be read is no record"
+    labels: list[int] = []
+    checked = list(bad_records.defects(source, 1001, note_label=labels.append))
+    assert sum(count for count, _ in checked) == len(labels) == 30, "a shard that cannot be read is no record"
     (defect,) = [defect for _, bad in checked for defect in bad]
     assert defect.kind == "shard" and str(defect).startswith(f"{copied / DAMAGED}: cannot be read: No such file")
 
@@ -259,7 +260,7 @@ def test_a_bad_photo_in_a_folder_is_named_and_can_be_left_out(
     make(bad)
     (defect,) = _defects(tmp_path)
     assert (defect.path, defect.kind) == (bad, kind) and re.search(words, defect.reason)
-    assert str(_fail(tmp_path)[1]) == str(defect)
+    assert str(_fail(tmp_path)[1]) == str(defect) == f"{bad}: {defect.reason}."
     sound = take_batches(tmp_path, 39, batch_per_device=1, options=SKIP, skipping=True)
     assert len({images.tobytes() for images, _ in sound}) == 39, "an epoch, without it"
 

@@ -134,7 +134,10 @@ def _named(form: str) -> Callable[[Path], None]:
         ),
         (lambda directory: shutil.copy(directory / FIRST, directory / "train-0-of-00004"), "holds several shards 0 "),
         (lambda directory: shutil.copytree(directory, directory / "train"), "/train both hold train shards: keep one"),
-        (lambda directory: (directory / "train-00003-of-00004").write_bytes(b""), "train-00003-of-00004 is empty"),
+        (
+            lambda directory: [file.write_bytes(b"") for file in directory.iterdir()],
+            "train-00000-of-00004 holds no record: copy or make it again",
+        ),
         (_break_link, "train-00001-of-00004 is a broken link"),
         (_other_layout, "record 0 at byte 0: it has neither 'image/encoded' and .* only picture, word; convert"),
         (_no_example, "record 0 at byte 0: it is no tf.train.Example"),
@@ -144,13 +147,6 @@ def _named(form: str) -> Callable[[Path], None]:
         ),
         (_compress_first, "some shards are compressed, and others are not"),
         (_in_two_data_sets_of_tfds, "holds several data sets of TFDS .*imagenet2012.*imagenette.*: name one"),
-        (
-            lambda directory: (
-                [file.write_bytes(gzip.compress(file.read_bytes())) for file in directory.iterdir()],
-                (directory / "train-00002-of-00004").write_bytes(gzip.compress(b"")),
-            ),
-            "train-00002-of-00004 holds no record: copy or make it again",
-        ),
         (
             lambda directory: [file.write_bytes(b"what cannot be read") for file in directory.iterdir()],
             "00000-of-00004: record 0 at byte 0: the checksum .* does not match: damaged, or no TFRecord file",
@@ -236,7 +232,7 @@ def _defects(directory: Path) -> list[Defect]:
         _named("flowers_train_{:05d}-of-00004.tfrecord"),
         _named("coco_train.record-{:05d}-of-00004"),
         _named("imagenet2012-train.tfrecord-{:05d}-of-00004"),
-        _named("Train/train-{:05d}-of-00004"),
+        _named("Train/TRAIN-{:05d}-of-00004.TFRECORD"),
         _named("train-{:05d}-of-00004.tfrec"),
         _named("train_{:05d}.tfrecord"),
         _named("train/flowers-train{:05d}.records"),
@@ -268,6 +264,18 @@ def test_records_with_names_of_no_split_are_to_be_renamed(copied: Path) -> None:
     _named("val/00-224x224-{:05d}.tfrec")(copied)
     with pytest.raises(DataError, match="/val holds 00-224x224-.*tfrec, .* Name the folder of shards called like val"):
         imagenet_files.find_imagenet(str(copied), "validation")
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_shards_without_records_are_reported(
+    copied: Path, capsys: pytest.CaptureFixture[str], compress: Callable[[bytes], bytes]
+) -> None:
+    for file in copied.iterdir():
+        file.write_bytes(compress(file.read_bytes()))
+    (copied / "train-00002-of-00004").write_bytes(compress(b""))
+    found = imagenet_files.find_imagenet(str(copied), "train")
+    assert "holds 1 shard without records (train-00002-of-00004)" in capsys.readouterr().err
+    assert found.count() == 30 and "3 train shards of 4" in found.describe()
 
 
 def test_a_compressed_shard_that_is_cut_off_is_named(copied: Path) -> None:
@@ -313,6 +321,9 @@ def test_labels_that_do_not_tell_are_warned_of_once(
     for _ in range(2):
         assert imagenet_files.labels_of(source, 7) == range(1, 8)
     assert capsys.readouterr().err.count("Labels are taken to count from 1: of 40 training images") == 1
+    _relabelled(fake_imagenet, tmp_path, "train", lambda number: -1)
+    assert imagenet_files.labels_of(imagenet_files.find_imagenet(str(tmp_path), "train"), 7) == range(1, 8)
+    assert capsys.readouterr().err == "", "no label is read"
 
 
 def test_a_folder_of_class_folders_is_read(fake_imagenet: Path, tmp_path: Path) -> None:
@@ -381,6 +392,8 @@ BY_CLASS = "Name the folder of shards called like train-00000-of-00008, or of on
         (["train/a/0.jpg", "val/a/0.jpg", "val/b/0.jpg"], "validation", "train lacks 1 class folder of .*val: b"),
         (["train/a/0.jpg", "val/images/0.jpg"], "validation", "of .*val: images. ImageNet's validation photos have no"),
         (["train/cafe\u0301/0.jpg", "val/caf\u00e9/0.jpg"], "validation", r"val: caf\u00e9\. Accents have another"),
+        (["all/train/a/0.jpg", "all/val/a/0.jpg"], "validation", "/a/0.jpg: if 'a' is a class, name .*/all. Name the"),
+        (["training_set/a/0.jpg", "test_set/a/0.jpg"], "train", "/a/0.jpg. Name the folder"),
         (["val/a/0.jpg", "val/b/0.jpg"], "validation", "val has 2 class folders, and there is no folder train beside"),
         (
             ["train/a/0.jpg", "val/a/0.jpg", "validation/a/0.jpg"],
@@ -574,7 +587,7 @@ def test_files_that_cannot_be_looked_at_are_named(copied: Path, monkeypatch: pyt
         input_pipeline.find_source("imagenet", str(copied), "train")
 
 
-def test_a_path_that_nobody_can_look_at_is_told(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_examined_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read: File name too long"):
         imagenet_files.find_imagenet(str(tmp_path / ("x" * 300)), "train")
 
@@ -593,7 +606,7 @@ def test_a_path_that_nobody_can_look_at_is_told(tmp_path: Path) -> None:
 def test_photos_in_other_places_are_named(tmp_path: Path, photos: list[str], root: str, split: str) -> None:
     make_files(tmp_path, *photos)
     named = {"train": "train or training", "validation": "validation or val or valid"}[split]
-    with pytest.raises(DataError, match=f"with files such as .*/1.jpg. Name the folder .* in one named {named}"):
+    with pytest.raises(DataError, match=f"with files such as .*/1.jpg.* Name the folder .* in one named {named}"):
         imagenet_files.find_imagenet(str(tmp_path / root), split)
 
 

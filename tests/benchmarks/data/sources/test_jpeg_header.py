@@ -26,6 +26,7 @@ def _jpeg() -> bytes:
         (lambda data: data.replace(b"\xff\xc0", b"\xff\xc3"), "unusual"),
         (lambda data: b"", "zero_length"),
         (lambda data: b"BM" + data, "not_jpeg"),
+        (lambda data: b"version https://git-lfs.github.com/spec/v1\n", "lfs"),
     ],
 )
 def test_headers_that_are_not_right(change: Callable[[bytes], bytes], kind: str) -> None:

@@ -71,6 +71,23 @@ def test_the_second_writer_is_refused_and_the_third_is_not(tmp_path: Path) -> No
         pass
 
 
+@pytest.mark.fault(
+    "R17",
+    "a directory of checkpoints or images from elsewhere, in which a lock or a part of a file is a link to another",
+    survives="the other file stays as it is",
+)
+def test_a_link_in_a_directory_from_elsewhere_is_not_written_through(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("precious")
+    for name in (".train.lock", ".file.partial"):
+        (tmp_path / name).symlink_to(other)
+    with pytest.raises(OSError, match="not a regular file"), safe_files.only_writer(tmp_path, "train"):
+        pass
+    with safe_files.written_whole(tmp_path / "file") as file:
+        file.write(b"new")
+    assert other.read_text() == "precious" and (tmp_path / "file").read_bytes() == b"new"
+
+
 def test_threads_end_when_their_results_are_no_longer_wanted() -> None:
     work, begun, ended = FileWork(), threading.Event(), []
 

@@ -275,7 +275,7 @@ def test_an_epoch_holds_every_image_once_in_random_order() -> None:
     assert list(labels[:40]) != list(labels[40:]), "another order in each epoch"
 
 
-def test_training_cuts_and_mirrors_equally_whoever_draws() -> None:
+def test_crops_and_mirroring_do_not_depend_on_batches_and_workers() -> None:
     source = _source(60)
     images, labels = _epoch(source, 1, 60, crop="distorted")
     by_label = dict(zip(labels, images, strict=True))

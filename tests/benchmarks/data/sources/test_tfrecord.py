@@ -50,6 +50,12 @@ def test_a_flipped_byte_is_found(shard: Path, inside: int, words: str) -> None:
     assert re.match(f"{shard}: record 3 at byte {damaged.offset}: .*{words}", str(defect))
 
 
+def test_a_pointer_of_git_lfs_is_named(shard: Path) -> None:
+    shard.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    (defect,) = tfrecord.walk(shard)
+    assert str(defect).endswith("shard: it is a pointer of Git LFS and not the file itself: run git lfs pull.")
+
+
 @pytest.mark.parametrize("keep", [4, 12, 100])
 def test_a_file_that_ends_too_early_is_found(shard: Path, keep: int) -> None:
     damaged = list(tfrecord.walk(shard))[3]
