@@ -208,6 +208,8 @@ def test_whether_the_code_of_a_users_model_differs_is_noted(ab: Ab, digest: str,
 def test_unlike_hardware_is_refused(ab: Ab) -> None:
     with pytest.raises(UsageError, match="cpu_model is a CPU in the base and another in the candidate"):
         ab(environment={"cpu_model": "another"})
+    with pytest.raises(UsageError, match="container_cores is not recorded in the base and 2 in the candidate"):
+        ab(environment={"container_cores": 2})
 
 
 def rounds(tmp_path: Path) -> list[int]:
