@@ -85,7 +85,7 @@ def read_keras_weights(path: str | Path, model: Model) -> dict[str, np.ndarray]:
     except Exception as error:  # a file can be damaged in any way
         other_classes = " If it is for other classes, load it into a model of Keras, and save that as a .keras file."
         raise DataError(
-            f"{path} cannot be read into {model.keras_model.name}: {headline(error).rstrip('.')}."
+            f"{path} cannot be read into {model.keras_model.name}: {headline(error).rstrip('.:')}."
             f"{'' if Path(path).suffix == '.keras' else other_classes}"
         ) from error
     place = {described.name: number for number, described in enumerate(wanted)}

@@ -18,6 +18,9 @@ ROUND_ROBIN = "round_robin"
 AUTOTUNE = -1  # as in tf.data
 _NO_MODEL = "no model of this suite is trained on it, only classifiers of images: use imagenet, cifar10 or mnist"
 
+_OF_PHOTOS = ("cifar100", "custom", "flowers", "imagefolder", "imagenette", "places365", "tiny-imagenet")
+_AS_IMAGENET = "photos of any classes are read as imagenet's, with their number in --num_classes"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InputOptions:
@@ -114,7 +117,7 @@ class Data:
         "data set; synthetic: images generated once on the devices; synthetic_host: generated once on the host, so "
         "that the copy to the device is measured",
         choices=(*DATA_SETS, SYNTHETIC, SYNTHETIC_HOST),
-        gone=(("coco", _NO_MODEL), ("librispeech", _NO_MODEL)),
+        gone=(("coco", _NO_MODEL), ("librispeech", _NO_MODEL), *((name, _AS_IMAGENET) for name in _OF_PHOTOS)),
         default_text="the model's with --data_dir, else synthetic",
         unset="",
     )

@@ -165,6 +165,10 @@ def test_a_flagfile_that_cannot_be_read_is_named(
             ["--variable_update=replicate"],
             r"there is no 'replicate'. Did you mean 'replicated'\? Choices: collective_all_reduce",
         ),
+        (
+            ["--data_name=flowers"],
+            "--data_name=flowers: photos of any classes are read as imagenet's, with their number",
+        ),
         (["--fp16_loss_scale=dynamic"], "--fp16_loss_scale=dynamic: use --fp16_enable_auto_loss_scale"),
         (["--batch_size=many"], "--batch_size=many: 'many' is not a whole number, and not auto"),
         (["--num_batches=1.5"], "--num_batches=1.5: '1.5' is not a whole number"),
