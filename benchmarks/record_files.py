@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,8 +25,8 @@ def paths(words: Sequence[str]) -> list[Path]:
         UsageError: stdin is named twice.
     """
     named = [Path("/dev/stdin" if word == "-" else word) for word in words] or [_DEFAULT_FILE]
-    if named.count(Path("/dev/stdin")) > 1:
-        raise UsageError("- is named twice, and stdin is read once: name it once, and files for the rest.")
+    if list(map(os.path.realpath, named)).count(os.path.realpath("/dev/stdin")) > 1:  # also as /dev/fd/0
+        raise UsageError("stdin (-) is named twice, and it is read once: name it once, and files for the rest.")
     return [path / store.JSONL_NAME if path.is_dir() else path for path in named]
 
 

@@ -21,8 +21,8 @@ _SECRET_WORDS = frozenset("KEY KEYS PASS PWD AUTH SIG SIGNATURE PAT JWT CREDS".s
 _WORD = re.compile("[A-Z]++(?![a-z])|[A-Z]?[a-z]++|[A-Z]")
 _NAME = re.compile(r"(?<![\w.-])-*+[\w.-]++")
 _FLAG = re.compile(r"-++[\w.-]++")
-# Between a name and its value: `=`, or `:` as in a header, in YAML and in JSON.
-_ASSIGNS = re.compile(r"""["']?(?:=|[ \t]++=[ \t]*+|[ \t]*+(:)(?!//|:)[ \t]*+)""")
+# Between a name and its value: `=`, `=>` as in Ruby, or `:` as in a header, in YAML and in JSON.
+_ASSIGNS = re.compile(r"""["']?(?:[ \t]*+=>[ \t]*+|=|[ \t]++=[ \t]*+|[ \t]*+(:)(?!//|:)[ \t]*+)""")
 _BLANKS = re.compile(r"[ \t]++")
 # A backslash before a quote is of the text around the value.
 _VALUE = re.compile(r"""(?:"[^"\n]*+"|'[^'\n]*+'|\\(?!["'])|[^\s"'\\])++""")

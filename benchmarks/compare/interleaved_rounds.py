@@ -226,8 +226,11 @@ def _why_not_interleaved(pair: Pair) -> str:
 
 def _refuse_unlike_hardware(pair: Pair) -> None:
     ours, theirs = hardware(pair.base), hardware(pair.candidate)
-    recorded = [name for name in ours if name in theirs]
-    unlike = differences({name: ours[name] for name in recorded}, {name: theirs[name] for name in recorded}, SIDES)
+    suites = {(side.identity.suite_version, side.identity.suite_commit) for side in (pair.base, pair.candidate)}
+    # One of two suites may be older, and record less of it.
+    compared = ours.keys() | theirs.keys() if len(suites) == 1 else ours.keys() & theirs.keys()
+    ours, theirs = ({name: side[name] for name in side if name in compared} for side in (ours, theirs))
+    unlike = differences(ours, theirs, SIDES)
     if unlike and pair.rates:
         raise UsageError(
             f"The sides ran on different hardware, which cannot be compared: {listed(unlike)}. Give both sides the "

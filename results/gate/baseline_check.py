@@ -107,7 +107,7 @@ def check(
         if key in candidates or key[1] not in hardware:
             continue
         history = _history(group, new)
-        title = group.title + differing_in(group, mine.values(), names)
+        title = group.title + ("" if key in mine else differing_in(group, mine.values(), names))
         if compared & {session_of(session.records[0]) for session in history}:
             findings.append(_finding(key, title, [], history, threshold))
         else:

@@ -23,6 +23,7 @@ from results.gate import rounds
 from results.gate.decision import in_words
 from results.gate.rounds import Session, sessions
 from results.record import Identity, Record
+from results.step_statistics import MAD_TO_SIGMA
 from results.summary import hardware_in_words
 from results.text import Table, as_rate
 
@@ -36,6 +37,8 @@ _MOST_DATES = 8
 _LEAST_SHOWN = 0.05
 # A level that held for fewer sessions is an outlier.
 SHORTEST_LEVEL = 3
+# A session that is farther from the median of its neighbourhood, in standard deviations of the noise, is an outlier.
+_OUTLIER = 6.0
 # The price of a cut, in variances of the noise: 10 up to 28 sessions, then growing as chances to be wrong do.
 _PRICE, _PRICE_PER_LOG = 10.0, 3.0
 
@@ -78,19 +81,31 @@ class History:
 def change_points(rates: Sequence[float]) -> list[int]:
     """Returns the indices of the sessions with which a new level begins, in order of time.
 
-    The noise is estimated from differences between neighbours, which a step touches once.
+    The noise is estimated from differences between neighbours, which a step touches once. Before that, the median of
+    their neighbourhood replaces outliers: one of them would make all noise look larger, and hide every step.
     """
     if len(rates) < 2 * SHORTEST_LEVEL:
         return []
     import ruptures  # with scipy.stats, which takes its time
 
-    logs = np.log(np.asarray(rates, dtype=float))
+    logs = _without_outliers(np.log(np.asarray(rates, dtype=float)))
     variance = float(np.mean(np.diff(logs) ** 2)) / 2
     if variance == 0:
         return []
     price = max(_PRICE, _PRICE_PER_LOG * math.log(len(logs))) * variance
     cuts = ruptures.Pelt(model="l2", min_size=SHORTEST_LEVEL, jump=1).fit(logs).predict(pen=price)
     return [int(cut) for cut in cuts[:-1]]
+
+
+def _without_outliers(logs: np.ndarray) -> np.ndarray:
+    """Returns log rates in which outliers have the median of the sessions that the shortest level may share with them.
+
+    A level of so many sessions stays as it is. The noise is that of most differences between neighbours.
+    """
+    noise = MAD_TO_SIGMA * np.median(np.abs(np.diff(logs))) / math.sqrt(2)
+    reach = SHORTEST_LEVEL - 1
+    medians = [np.median(logs[max(0, at - reach) : at + reach + 1]) for at in range(len(logs))]
+    return np.where(np.abs(logs - medians) > _OUTLIER * noise, medians, logs)
 
 
 def histories(records: Iterable[Record]) -> list[History]:

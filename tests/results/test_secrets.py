@@ -28,6 +28,7 @@ from tests.support.records import make_record
         ('{"password": "a b", "x": 1}', '{"password": ***, "x": 1}'),
         ("password: a b", "password: ***"),
         ("db_password = abc", "db_password = ***"),
+        ('"client_secret" => "a b", "x" => 1', '"client_secret" => *** "x" => 1'),
         ("http://h/?token=X&run=1", "http://h/?token=***&run=1"),
         ("http://h/x?run=1&X-Amz-Signature=a%2Fb&y=2", "http://h/x?run=1&X-Amz-Signature=***&y=2"),
         ("--mlflow_uri=postgresql://u:p@h/db", "--mlflow_uri=postgresql://***@h/db"),

@@ -187,13 +187,6 @@ def test_noise_that_cannot_be_read_ends_the_comparison(ab: Ab, tmp_path: Path) -
         ab()
 
 
-def test_a_difference_of_software_is_named(ab: Ab) -> None:
-    found = ab(environment={"tensorflow_version": "2.22.0"})
-    assert "TensorFlow 2.21.0" in found.sides[0]["software"] and "TensorFlow 2.22.0" in found.sides[1]["software"]
-    (note,) = found.notes
-    assert "tensorflow_version is 2.21.0 in the base and 2.22.0 in the candidate" in note
-
-
 @pytest.mark.parametrize(
     ("digest", "note"),
     [
@@ -208,6 +201,8 @@ def test_whether_the_code_of_a_users_model_differs_is_noted(ab: Ab, digest: str,
 def test_unlike_hardware_is_refused(ab: Ab) -> None:
     with pytest.raises(UsageError, match="cpu_model is a CPU in the base and another in the candidate"):
         ab(environment={"cpu_model": "another"})
+    with pytest.raises(UsageError, match="container_cores is not recorded in the base and 2 in the candidate"):
+        ab(environment={"container_cores": 2})
 
 
 def rounds(tmp_path: Path) -> list[int]:

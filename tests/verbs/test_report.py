@@ -154,9 +154,9 @@ def test_records_come_through_a_pipe(run_bench: RunBench) -> None:
     os.close(read)
     assert done.status == 0 and done.stdout.startswith("1 run: 1 ok.")
     assert [str(path) for path in record_files.paths(["-"])] == ["/dev/stdin"]
-    for verb in ("report", "compare"):
-        done = run_bench(verb, "-", "-")
-        assert done.status == 2 and "- is named twice, and stdin is read once" in done.stderr
+    for verb, again in (("report", "-"), ("report", "/dev/fd/0"), ("compare", "-")):
+        done = run_bench(verb, "-", again)
+        assert done.status == 2 and "stdin (-) is named twice, and it is read once" in done.stderr
 
 
 @pytest.mark.parametrize("name", [name for name, form in FORMATS.items() if not form.is_binary])

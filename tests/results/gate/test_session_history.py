@@ -48,6 +48,12 @@ def test_a_single_odd_session_is_no_level() -> None:
     assert change_points(rates) == []
 
 
+def test_odd_sessions_do_not_hide_a_step() -> None:
+    rates = [level + 0.5 * (index % 3) for index, level in enumerate([100.0] * 23 + [93.0] * 23)]
+    rates[9] = rates[40] = 60.0
+    assert change_points(rates) == [23]
+
+
 @pytest.mark.parametrize("rates", [[], [1.0], [1.0, 2.0, 1.0, 2.0, 1.0], [5.0] * 20])
 def test_too_few_or_equal_sessions_have_no_change_point(rates: list[float]) -> None:
     assert change_points(rates) == []
