@@ -53,7 +53,7 @@ def test_a_flipped_byte_is_found(shard: Path, inside: int, words: str) -> None:
 def test_a_pointer_of_git_lfs_is_named(shard: Path) -> None:
     shard.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
     (defect,) = tfrecord.walk(shard)
-    assert str(defect).endswith("shard: it is a pointer of Git LFS and not the file itself: run git lfs pull.")
+    assert str(defect).endswith(": it is a pointer of Git LFS and not the file itself: run git lfs pull.")
 
 
 @pytest.mark.parametrize("keep", [4, 12, 100])
