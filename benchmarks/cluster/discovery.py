@@ -28,10 +28,13 @@ _TF_CONFIG_KEYS = (
 )  # fmt: skip
 _TF_CONFIG_FORM = '{"cluster": {"worker": ["h1:2222", "h2:2222"]}, "task": {"type": "worker", "index": 0}}'
 # How a task looks in SageMaker's list of hosts, in what Vertex AI and TonY set, and in KungFu's list.
+_OF_SM_HOSTS = re.compile(r'[\[,]\s*"[^"\s]+"')
+_OF_CLUSTER_SPEC = re.compile(r'"[^"\s]+:[0-9]+"')
+_OF_KUNGFU_PEERS = re.compile(r"(?<![^,\s])[^,\s:]++:[0-9]+")
 _LISTS_OF_TASKS = {
-    "SM_HOSTS": re.compile(r'[\[,]\s*"[^"\s]+"'),
-    "CLUSTER_SPEC": re.compile(r'"[^"\s]+:[0-9]+"'),
-    "KUNGFU_INIT_PEERS": re.compile(r"[^,\s]+:[0-9]+"),
+    "SM_HOSTS": _OF_SM_HOSTS.findall,
+    "CLUSTER_SPEC": _OF_CLUSTER_SPEC.findall,
+    "KUNGFU_INIT_PEERS": _OF_KUNGFU_PEERS.findall,
 }
 
 
@@ -85,8 +88,8 @@ def resolve_cluster(given: Mapping[str, Any], environ: Mapping[str, str]) -> tup
                     "--worker_hosts (and --ps_hosts), --cluster_spec, TF_CONFIG, --cluster=slurm or --cluster=mpi."
                 )
         notices = ranks.refuse_copies(environ)
-        for name, task in _LISTS_OF_TASKS.items():
-            if len(task.findall(environ.get(name, ""))) > 1:
+        for name, tasks_in in _LISTS_OF_TASKS.items():
+            if len(tasks_in(environ.get(name, ""))) > 1:
                 raise UsageError(
                     f"{name}={environ[name]}: each task would measure alone, since only TF_CONFIG is read: set it to "
                     f"{_TF_CONFIG_FORM}, or unset {name}."
