@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from results.store import Store, StoreError
 from results.text import first_few
 
 _DEFAULT_FILE = Path("out") / store.JSONL_NAME
+_STDIN = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 _BELOW = tuple(f"{folders}{store.JSONL_NAME}" for folders in ("", "*/", "*/*/"))
 
 
@@ -25,7 +25,7 @@ def paths(words: Sequence[str]) -> list[Path]:
         UsageError: stdin is named twice.
     """
     named = [Path("/dev/stdin" if word == "-" else word) for word in words] or [_DEFAULT_FILE]
-    if list(map(os.path.realpath, named)).count(os.path.realpath("/dev/stdin")) > 1:  # also as /dev/fd/0
+    if sum(str(path) in _STDIN for path in named) > 1:
         raise UsageError("stdin (-) is named twice, and it is read once: name it once, and files for the rest.")
     return [path / store.JSONL_NAME if path.is_dir() else path for path in named]
 

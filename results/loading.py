@@ -71,7 +71,8 @@ def read_small(path: Path) -> bytes:
 
 
 def _open(path: Path) -> IO[bytes]:
-    return open(path, "rb") if str(path).startswith(_OF_THIS_PROCESS) else open_file(path)
+    is_fast = str(path).startswith(_OF_THIS_PROCESS) or str(path) == os.devnull
+    return open(path, "rb") if is_fast else open_file(path)
 
 
 def load(*paths: Path) -> Loaded:

@@ -31,7 +31,7 @@ _VALUE_OF_HEADER = re.compile(r""""[^"\n]*+"|'[^'\n]*+'|[^\n"']++""")
 # Tokens that show by their form what they are: of GitHub, GitLab, Hugging Face, OpenAI, Slack, AWS and Google, and JWT.
 _TOKEN = re.compile(
     r"(?<![\w-])(?:(?:gh[oprsu]|hf)_[A-Za-z0-9]{30,}+|github_pat_\w{30,}+"
-    r"|(?:glpat|xox[abeoprs])-[\w-]{20,}+|sk-[\w-]{40,}+|A[KS]IA[A-Z0-9]{16}+|AIza[\w-]{35}+|eyJ[\w-]++\.eyJ[\w.-]++)"
+    r"|(?:glpat|xox[abeoprs])-[\w-]{20,}+|sk-(?=[A-Za-z_-]*\d)[\w-]{40,}+|A[KS]IA[A-Z0-9]{16}(?![A-Za-z0-9])|AIza[\w-]{35}+|eyJ[\w-]++\.eyJ[\w.-]++)"
 )
 _UNSPACED = re.compile(r"\S++")
 _AUTHORITY = re.compile(r"(?<=//)[^/?#,]*+")

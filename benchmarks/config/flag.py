@@ -99,7 +99,9 @@ def _meant(flag: Flag, value: Any) -> Any:
     if flag.unset is not None and value == flag.unset:
         return None
     if flag.path == "file" and value == "-":
-        raise UsageError(f"--{flag.name}=-: name a file. /dev/stdin and /dev/stdout may be one, and ./- is one, too.")
+        raise UsageError(
+            f"--{flag.name}=-: '-' is not a file: use /dev/stdin or /dev/stdout, or ./- for a file of that name."
+        )
     return local_path(value, f"--{flag.name}: ", or_address=flag.addresses) if flag.path and value else value
 
 
@@ -121,7 +123,10 @@ def _without_aliases(values: Mapping[str, Any], table: Sequence[Flag]) -> dict[s
             if value == "" and merged[name] != alias.stands_for[0]:
                 continue
             if alias.unset is False and merged[name] == alias.stands_for[1]:
-                merged[name] = None  # either of two switches turns it on
+                console.warn_once(
+                    f"{spelled[name]} and {spelling.lower()}: either turns it on, as in tf_cnn_benchmarks."
+                )
+                merged[name] = None
         if merged[name] not in (None, value):
             raise ContradictionError(
                 f"{spelling.lower()} and {spelled[name].lower()} contradict each other: drop one of them."

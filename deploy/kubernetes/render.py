@@ -116,7 +116,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Prints the problem as a sentence."""
         if message.startswith("unrecognized arguments"):
-            message += ": flags of run_bench come after --, and those of render.py are listed by jobset --help"
+            message += f". Flags of run_bench come after --, and those of render.py are listed by {self.prog} --help"
         print(f"{self.prog}: {message[0].upper()}{message[1:].rstrip('.')}.", file=sys.stderr)
         sys.exit(_USAGE_ERROR)
 

@@ -139,12 +139,12 @@ def _new_sessions(today: Mapping[Key, RunGroup], stored: Mapping[Key, RunGroup])
 
 
 def _latest_sessions(of_file: Mapping[Key, RunGroup]) -> set[str]:
-    """Returns the last session of each configuration that other configurations of this session have not outlived."""
+    """Returns the last sessions of the configurations, without those after which one of their configurations ran."""
     last = {key: session_of(group.records[-1]) for key, group in of_file.items()}
     earlier = {
         of_run for key, group in of_file.items() for run in group.records if (of_run := session_of(run)) != last[key]
     }
-    return {*last.values()} - earlier or {*last.values()}  # two sweeps at once may outlive each other
+    return {*last.values()} - earlier or {*last.values()}  # of two sweeps at once, each may have run after the other
 
 
 def _history(of_store: RunGroup | None, of_today: Collection[str]) -> list[Session]:

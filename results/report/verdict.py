@@ -12,7 +12,7 @@ from results.summary import Row, grouped, manager_of
 from results.text import counted
 
 _MOST_SENTENCES = 3
-_IN_ENGLISH = ("no ", "a cluster ", "one process ")  # other sentences begin with the name of a setting
+_IN_ENGLISH = ("no ", "a cluster ", "one process ", "with ")  # other sentences begin with the name of a setting
 
 
 def verdict(rows: Sequence[Row]) -> str:
@@ -35,21 +35,22 @@ def verdict(rows: Sequence[Row]) -> str:
 
 
 def _of_group(group: RankingGroup, is_one_model_of_several: bool) -> str:
-    """Returns the sentence on the rivals with the most devices, and on what more devices without rivals gain."""
+    """Returns sentences on the rivals with the most devices, and on what more devices without rivals gain."""
     by_devices = grouped(group.rows, lambda row: row.devices)
-    where = [group.model] if is_one_model_of_several else []
+    of_model = [group.model] if is_one_model_of_several else []
     compared = max((devices for devices, rivals in by_devices.items() if len(rivals) > 1), default=0)
     said = []
     if compared:
-        where += [counted(compared, "device")] if len(by_devices) > 1 else []
-        said.append(_compared(sorted(by_devices[compared], key=lambda row: -row.rate)))
+        on = [counted(compared, "device")] if len(by_devices) > 1 else []
+        said.append(_sentence([*of_model, *on], _compared(sorted(by_devices[compared], key=lambda row: -row.rate))))
     row = by_devices[max(by_devices)][0]
     if row.devices > max(1, compared) and row.speed_up:
         whose = f"with {manager_of(row.config)}, " if compared else ""
-        said.append(f"{whose}{row.devices} devices are {row.speed_up.text()} x as fast as one")
-    if not said:
-        return ""
-    found = "; ".join(said)
+        said.append(_sentence(of_model, f"{whose}{row.devices} devices are {row.speed_up.text()} x as fast as one"))
+    return " ".join(said)
+
+
+def _sentence(where: Sequence[str], found: str) -> str:
     sentence = f"{', '.join(where)}: {found}." if where else f"{found}."
     return sentence[:1].upper() + sentence[1:] if found.startswith(_IN_ENGLISH) and not where else sentence
 

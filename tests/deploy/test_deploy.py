@@ -428,7 +428,7 @@ def test_a_name_may_be_as_long_as_its_pods_allow() -> None:
         (("jobset", *BASE, "--command="), "python run_bench.py"),
         (("jobset", *BASE, "--command='"), "quotation"),
         (("tfjob", *BASE, "--worker=2"), "--worker=2"),
-        (("jobset", *BASE, "--model=trivial"), "flags of run_bench come after --"),
+        (("jobset", *BASE, "--model=trivial"), "Flags of run_bench come after --"),
         (("tfjob", *BASE, "--", "resnet50"), "'resnet50'"),
         (("tfjob", *BASE, "--", "--num_ps=2"), "--num_ps=2"),
         (("jobset", *BASE, "--", "-worker_hosts=a:1"), "leave it out"),

@@ -62,7 +62,7 @@ def test_a_secret_is_masked(word: str, masked: str) -> None:
         "/job:ps/replica:0/task:0/device:CPU:0",
         "config_key: abc, hardware_key: def",
         "--tokenizer=bert",
-        "--session_id=sk-learn-of-2026 --output_dir=hf_resnet50_runs",
+        "--session_id=sk-learn-of-2026 --note=ASIAPACIFICNORTHEAST1 --output_dir=hf_resnet50_runs",
         "a hotkey=x",
         "API_TOKEN= python x.py",
     ],

@@ -187,6 +187,13 @@ def test_noise_that_cannot_be_read_ends_the_comparison(ab: Ab, tmp_path: Path) -
         ab()
 
 
+def test_a_difference_of_software_is_named(ab: Ab) -> None:
+    found = ab(environment={"tensorflow_version": "2.22.0"})
+    assert "TensorFlow 2.21.0" in found.sides[0]["software"] and "TensorFlow 2.22.0" in found.sides[1]["software"]
+    (note,) = found.notes
+    assert "tensorflow_version is 2.21.0 in the base and 2.22.0 in the candidate" in note
+
+
 @pytest.mark.parametrize(
     ("digest", "note"),
     [

@@ -27,6 +27,12 @@ def open_mpi(rank: int, size: int, local_size: int | None = None) -> dict[str, s
     }
 
 
+def byteps(host: int, hosts: int, rank: int, size: int) -> dict[str, str]:
+    """The variables of a process on a host."""
+    of_host = {"DMLC_WORKER_ID": str(host), "DMLC_NUM_WORKER": str(hosts)}
+    return of_host | {"BYTEPS_LOCAL_RANK": str(rank), "BYTEPS_LOCAL_SIZE": str(size)}
+
+
 def hydra(rank: int, size: int, local_size: int | None = None) -> dict[str, str]:
     local_size = local_size or size
     local = {"MPI_LOCALRANKID": str(rank % local_size), "MPI_LOCALNRANKS": str(local_size)}
@@ -92,6 +98,7 @@ def test_one_rank_is_one_process(environ: dict[str, str]) -> None:
         ({"PMI_RANK": "0", "PMI_SIZE": "4"}, {}, "^--cluster=mpi: not all of 4 ranks"),
         (open_mpi(0, 4, 2), {"hosts": "a,b,c"}, "4 ranks cannot be divided evenly over 3 hosts"),
         (open_mpi(0, 2, 1), {"hosts": "a,b,c"}, "2 ranks cannot be divided evenly over 3 hosts"),
+        (byteps(1, 2, 3, 4), {"hosts": "a,b"}, "rank 1 is number 3 of 4 on its host"),
         (open_mpi(1, 4, 1), {"hosts": "a,b"}, "number 1 of 2 if ranks filled the hosts in order: .* -H a:2,b:2"),
         (open_mpi(0, 2, 2), {"worker_hosts": "a:1,b:1,c:1"}, "name 3 tasks, and this is rank 0 of 2: start as many"),
         ({"PMIX_RANK": "3"}, {"worker_hosts": "a:1"}, "name 1 task, and this is rank 3 of an unknown number"),
@@ -135,8 +142,8 @@ LAUNCHED = [
     {"ANY_OTHER_NODE_RANK": "1", "ANY_OTHER_NUM_NODES": "4"},
     {"_CONDOR_PROCNO": "1", "_CONDOR_NPROCS": "4"},
     {"MP_CHILD": "1", "MP_PROCS": "4"},
-    {"DMLC_WORKER_ID": "1", "DMLC_NUM_WORKER": "4", "BYTEPS_LOCAL_RANK": "0", "BYTEPS_LOCAL_SIZE": "8"},
-    {"BYTEPS_LOCAL_RANK": "1", "BYTEPS_LOCAL_SIZE": "4", "DMLC_WORKER_ID": "0", "DMLC_NUM_WORKER": "1"},
+    byteps(1, 4, 0, 8),
+    byteps(0, 1, 1, 4),
     # Each of one task, in which torchrun has started four.
     hydra(0, 1) | of("", 1, 4, "WORLD_SIZE"),
     open_mpi(0, 1) | of("", 1, 4, "WORLD_SIZE"),

@@ -359,7 +359,7 @@ def test_pauses_are_in_the_key_of_runs_that_read_images(flags: Sequence[str], pa
         ("--profile_steps=\u00b2:3", "the first and the last step"),
         (f"--output_dir={'a' * 300}", "cannot be the path of a file"),
         ("--output_dir=file:///a%00b", "cannot be the path of a file"),
-        ("--trace_file=-", "--trace_file=-: name a file. /dev/stdin and /dev/stdout may be one"),
+        ("--trace_file=-", "--trace_file=-: '-' is not a file: use /dev/stdin or /dev/stdout, or ./-"),
         (f"--{'9' * 5000}", "no flag with so long a name"),
     ],
 )

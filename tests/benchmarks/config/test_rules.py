@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
-import csv
 import dataclasses
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +19,9 @@ from benchmarks.errors import UsageError
 from benchmarks.option import Flag
 
 TEXTS = {"data_dir": "x", "train_dir": "t", "hosts": "a,b", "local_cluster": "worker:2", "all_reduce_spec": "xring"}
+
+# Of the table: how many pairs of flags, or flags alone, the rules of each kind are about.
+PAIRS = {"NoEffect": 83, "Excludes": 240, "Needs": 33}
 
 
 def resolve(*words: str) -> Config:
@@ -65,10 +67,11 @@ def _cases(*kinds: type[Rule]) -> Iterator[Any]:
 
 
 def test_the_table_has_every_rule() -> None:
-    """The other tests go through the table, so they miss no row that is deleted."""
-    with (Path(__file__).parent / "rules.csv").open(encoding="utf-8", newline="") as file:
-        expected = [tuple(row) for row in csv.reader(file)]
-    assert [(type(rule).__name__, rule.flags, rule.others, rule.when) for rule in RULES] == expected
+    """The other tests go through the table, so they would not notice a row, or a flag of one, that is deleted."""
+    pairs = collections.Counter[str]()
+    for rule in RULES:
+        pairs[type(rule).__name__] += len(rule.flags.split()) * len(rule.others.split() or [""])
+    assert pairs == PAIRS, "whoever adds or removes a rule, or a flag of one, changes these numbers"
 
 
 @pytest.mark.parametrize(("rule", "term", "other"), list(_cases(Excludes)))

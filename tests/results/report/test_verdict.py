@@ -114,7 +114,7 @@ def test_rivals_are_those_with_the_most_devices() -> None:
     runs = [_runs(rate, num_devices=n, variable_update=name) for (name, n), rate in rates.items()]
     said = _verdict(*runs)
     assert said.startswith("2 devices: replicated psgpu is 40.0 % faster than parameter_server on gpu (")
-    assert said.endswith("; with parameter_server on gpu, 4 devices are 2.000 (1.931 to 2.072) x as fast as one.")
+    assert said.endswith(". With parameter_server on gpu, 4 devices are 2.000 (1.931 to 2.072) x as fast as one.")
 
 
 @pytest.mark.parametrize(
