@@ -23,7 +23,7 @@ _IN_A_LOG = "If prefixes of a log precede them, grep -o '{\"identity\".*' FILE p
 _MOST_BYTES_OF_SMALL = 2**24
 _JOINT, _PARTED = b'}{"identity"', b'}\n{"identity"'
 CONFLICT_MARKS = (b"<<<<<<<", b"|||||||", b"=======", b">>>>>>>")
-_OF_THIS_PROCESS = ("/dev/stdin", "/dev/fd/")  # of a shell's pipe or <(...), which have a writer
+_OF_THIS_PROCESS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")  # of a shell's pipe or <(...), which have a writer
 LFS_POINTER = b"version https://git-lfs"  # how such a file begins
 IS_LFS_POINTER = "is a pointer of Git LFS and not the file itself: run git lfs pull"
 _UTF16 = "is in UTF-16, and records are in UTF-8: convert it (iconv -f utf-16 -t utf-8)"

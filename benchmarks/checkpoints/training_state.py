@@ -118,7 +118,7 @@ def of_other_classes(values: Values, specs: Sequence[VariableSpec]) -> Collectio
     last = [spec.name for spec in specs if spec.kind == "weight"][-1].rpartition("/")[0]
     shapes = {spec.name: tuple(spec.shape) for spec in specs if spec.name.startswith(f"{last}/")}
     found = {name: values[name].shape for name in shapes if name in values}
-    if found == shapes or any(shape[-1] in (IMAGENET_CLASSES, BACKGROUND_CLASSES) for shape in shapes.values()):
+    if found == shapes or any({*shape[-1:]} & {IMAGENET_CLASSES, BACKGROUND_CLASSES} for shape in shapes.values()):
         return ()
     inputs, of_found = ({name: shape[:-1] for name, shape in of_it.items()} for of_it in (shapes, found))
     return shapes.keys() if inputs == of_found else ()

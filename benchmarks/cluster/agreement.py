@@ -38,10 +38,10 @@ def disagreement(messages: Mapping[str, Mapping[str, Any]], leader: str) -> str 
     wanted = messages[leader]
     for task, message in messages.items():
         for what in ("TensorFlow", "Keras", "suite's commit"):
-            if message[what] != wanted[what] and None not in (message[what], wanted[what]):  # None: not known there
+            own, theirs = message.get(what), wanted.get(what)  # None: not known there
+            if own != theirs and None not in (own, theirs):
                 return (
-                    f"{task} and {leader} differ in {what}: {message[what]} and {wanted[what]}. "
-                    "Start all tasks with the same software."
+                    f"{task} and {leader} differ in {what}: {own} and {theirs}. Start all tasks with the same software."
                 )
         for name, value in message["options"].items():
             if value != (other := wanted["options"].get(name, value)):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.config.flag import Parsed
 from benchmarks.config.verb import Verb
@@ -23,6 +23,9 @@ from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.process.watchdog import Watchdog, watched
 from results.text import counted
+
+if TYPE_CHECKING:
+    from benchmarks.data.sources.tfrecord import Defect
 
 _PHOTOS, _SMALL_IMAGES = 512, 2000
 _PHOTOS_PER_SHARD, _CONVERTED_PER_SHARD = 64, 1280
@@ -193,6 +196,7 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdo
     from benchmarks.data.sources.imagenet_files import PhotoRecords
     from benchmarks.data.sources.jpeg_header import header_problem
     from benchmarks.data.sources.small_images import Pixels
+    from benchmarks.data.sources.tfrecord import Defect
     from models.model_spec import BACKGROUND_CLASSES
 
     deadlines = Deadlines(watchdog)
@@ -207,6 +211,9 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdo
         say(f"{source.count()} records, all sound")
         return ExitStatus.OK
     records, kinds, labels = 0, Counter[str](), set[int]()
+    if isinstance(source, PhotoRecords):
+        reason = "it holds no record; copy or make it again"
+        _note([Defect(file, 0, 0, "shard", reason) for file in source.empty], kinds)
     num_classes = given["num_classes"] or BACKGROUND_CLASSES
     check = bad_records.decoding() if given["decode"] else nullcontext(header_problem)
     with (
@@ -219,15 +226,20 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdo
         for count, bad in checked:
             progress.advance(count if isinstance(source, PhotoFolder) else 1)  # a photo of a folder is a file
             records += count
-            for defect in bad:
-                kinds[defect.kind] += 1
-                if sum(kinds.values()) <= _SHOWN:
-                    say(f"{defect.kind:12} {defect}")
+            _note(bad, kinds)
     summary = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     result = f"{sum(kinds.values())} with a defect: {summary}" if kinds else "all sound"
     seen = f", labels {min(labels)} to {max(labels)}" if labels else ""
     say(f"{counted(records, 'record')} in {counted(len(source.files), 'file')}{seen}, {result}")
     return ExitStatus.DATA if kinds else ExitStatus.OK
+
+
+def _note(bad: Sequence[Defect], kinds: Counter[str]) -> None:
+    """Counts defects by kind, and prints the first."""
+    for defect in bad:
+        kinds[defect.kind] += 1
+        if sum(kinds.values()) <= _SHOWN:
+            say(f"{defect.kind:12} {defect}")
 
 
 _Work = Callable[[Sequence[str], Mapping[str, Any], Watchdog], ExitStatus]

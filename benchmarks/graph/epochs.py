@@ -80,8 +80,10 @@ def plan(
             f"--num_epochs={length.num_epochs:g}: {saved_in} has a training of {epochs.steps_before} steps, which are "
             "as many epochs. Pass more epochs, another --train_dir, or --num_batches for more steps."
         )
-    warmup, measured = _within(left, warmup)
-    return Plan(warmup, -(-measured // steps_per_round) * steps_per_round)
+    plan = _within(left, warmup)
+    if plan.warmup < warmup:  # what is left is less than a warm-up
+        return plan
+    return Plan(warmup, -(-plan.measured // steps_per_round) * steps_per_round)
 
 
 def _within(left: int, warmup: int) -> Plan:

@@ -41,7 +41,7 @@ def table(path: Path) -> dict[str, int]:
 
 @functools.cache
 def own_cores() -> frozenset[int]:
-    """Returns the numbers of the cores that this process may run on, as it was when it started.
+    """Returns the numbers of the cores that this process may run on, as they were at the first call.
 
     With OMP_PROC_BIND, OpenMP binds the main thread to one of them when PyTorch is imported.
     """

@@ -28,6 +28,16 @@ from results.text import counted
 from results.utilisation import used_gpus
 from variable_mgr.catalog import IN_GRAPH
 
+# What to do about a process that a signal has ended: SIGILL on any machine, the others where it used GPUs. An
+# "Unexpected Event status" in TensorFlow's event manager is SIGABRT.
+_ADVICE_BY_SIGNAL: dict[int | None, str] = {
+    signal.SIGILL: " TensorFlow was built for instructions that this CPU lacks, or a virtual machine hides (that of "
+    "PyPI needs AVX): show the machine the host's CPU, or build TensorFlow from source.",
+    signal.SIGABRT: " TensorFlow ends its process so when a GPU fails: see its last lines, and Xid in dmesg.",
+    signal.SIGBUS: " NCCL ends it so where a container has too little shared memory: start it with --ipc=host or "
+    "--shm-size=1g.",
+}
+
 
 def empty_log(config: Config) -> RunLog:
     """Returns the log of a run that has not begun."""
@@ -81,17 +91,6 @@ def record_of(config: Config, provenance: Provenance, log: RunLog, error: BenchE
             *doubts,
         ],
     )
-
-
-# What ends a process so, and what to do. "Unexpected Event status" in TensorFlow's event manager is SIGABRT; all but
-# SIGILL are of GPUs.
-_ADVICE_BY_SIGNAL: dict[int | None, str] = {
-    signal.SIGILL: " TensorFlow was built for instructions that this CPU lacks, or a virtual machine hides (that of "
-    "PyPI needs AVX): show the machine the host's CPU, or build TensorFlow from source.",
-    signal.SIGABRT: " TensorFlow ends its process so when a GPU fails: see its last lines, and Xid in dmesg.",
-    signal.SIGBUS: " NCCL ends it so where a container has too little shared memory: start it with --ipc=host or "
-    "--shm-size=1g.",
-}
 
 
 def save_of_killed(config: Config, provenance: Provenance, death: Death) -> None:

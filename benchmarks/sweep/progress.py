@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.config.config import Config
-from benchmarks.config.workload import MOST_STEPS
+from benchmarks.config.workload import MOST_STEPS, USUAL_STEPS
 from benchmarks.console import in_words
 from benchmarks.data.sources.data_sets import data_set_of
 from benchmarks.machine.hardware import usable_cores
@@ -42,8 +42,10 @@ def estimate_seconds(config: Config, earlier: Sequence[Record], steps: int | Non
     length = config.length
     at_least = 0.0 if steps else min(length.at_least_seconds or 0.0, MOST_STEPS * step)
     planned = steps or length.num_batches
+    if not planned and config.data.data_dir:
+        planned = USUAL_STEPS  # how many images a directory has is not known here
     if not planned:
-        images = data_set_of(specs.find_model(config.workload.model).data_name).train_images  # those here may be fewer
+        images = data_set_of(specs.find_model(config.workload.model).data_name).train_images
         planned = math.ceil((length.num_epochs or 1) * images / config.batch_global)
     measured = max(planned * step, at_least)
     seconds = start + (length.num_warmup_batches + 2) * step + measured

@@ -76,6 +76,9 @@ def test_a_folder_is_converted_and_trained_on(run_bench: RunBench, fake_imagenet
         trained = run_bench(*TRIVIAL, f"--data_dir={data}", "--on_bad_record=skip")
         assert trained.status == 0, trained.stderr
     assert "folder of class folders, 40 photos" in trained.stdout
+    (tmp_path / "records/train-00000-of-00002").write_bytes(b"")
+    checked = run_bench("data", "check", "records")
+    assert checked.status == 5 and "train-00000-of-00002: it holds no record; copy or make" in checked.stdout
 
 
 @pytest.mark.slow

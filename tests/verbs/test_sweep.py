@@ -683,6 +683,8 @@ def test_estimates_learn_from_earlier_runs() -> None:
     by_epochs = dataclasses.replace(chosen, length=dataclasses.replace(chosen.length, num_batches=None, num_epochs=0.5))
     steps = math.ceil(0.5 * 1_281_167 / chosen.batch_global)
     assert estimate_seconds(by_epochs, [earlier]) == pytest.approx(3 + (2 + steps) * 2.0)
+    own = dataclasses.replace(by_epochs, data=dataclasses.replace(chosen.data, data_dir="x"))
+    assert estimate_seconds(own, [earlier]) == pytest.approx(3 + 102 * 2.0), "its images are not counted"
 
 
 def test_runs_that_will_be_killed_are_announced(run_bench: RunBench) -> None:

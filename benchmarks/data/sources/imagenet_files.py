@@ -74,6 +74,8 @@ _LAYOUTS = (INCEPTION, TFDS, DECODED)
 class PhotoRecords(StoredImages):
     """Photos in TFRecords: files with their `sizes` in bytes, `of_shards`; `compression` as TensorFlow calls it.
 
+    `empty` are shards without records, which are not among the files.
+
     `training_files` are the same, or those of the training images beside these, which tell how classes are numbered.
     """
 
@@ -82,6 +84,7 @@ class PhotoRecords(StoredImages):
     sizes: Mapping[Path, int]
     training_files: Sequence[Path]
     compression: tfrecord.Compression = ""
+    empty: Sequence[Path] = ()
 
     def count(self) -> int:
         """Reads only the lengths of the records, once."""
@@ -249,10 +252,10 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
     files = [file for file, (size, _) in facts.items() if size]
     if not files:
         raise DataError(f"{next(iter(facts))} holds no record: copy or make it again.")
-    if empty := [file.name for file, (size, _) in facts.items() if not size]:
+    if empty := [file for file, (size, _) in facts.items() if not size]:
         warn(
-            f"{path} holds {counted(len(empty), 'shard')} without records ({some(empty)}), as some programs write "
-            "them: copy them again if they should hold photos."
+            f"{path} holds {counted(len(empty), 'shard')} without records ({some([file.name for file in empty])}), as "
+            "some programs write them: copy them again if they should hold photos."
         )
     sizes, compressions = zip(*(facts[file] for file in files), strict=True)
     if len(set(compressions)) > 1:
@@ -266,6 +269,7 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
         of_shards=total,
         training_files=files if split == "train" else _training_files(path) or files,
         compression=compressions[0],
+        empty=empty,
     )
 
 

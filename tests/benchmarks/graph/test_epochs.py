@@ -24,7 +24,9 @@ def epochs(steps_before: int = 0, images_before: int = 0) -> Epochs:
         (ONE_EPOCH, epochs(), {}, Plan(5, 25)),
         (ONE_EPOCH, epochs(), {"steps_per_round": 10}, Plan(5, 30)),
         (ONE_EPOCH, epochs(), {"saved_in": "ck"}, Plan(5, 20)),  # the epoch has the warm-up, too
-        (ONE_EPOCH, epochs(), {"saved_in": "ck", "steps_per_round": 8}, Plan(5, 24)),
+        (ONE_EPOCH, epochs(), {"saved_in": "ck", "steps_per_round": 5}, Plan(5, 20)),
+        (ONE_EPOCH, epochs(1, 4), {"saved_in": "ck", "steps_per_round": 5}, Plan(5, 20)),  # whole rounds
+        (ONE_EPOCH, epochs(20, 80), {"saved_in": "ck", "steps_per_round": 5}, Plan(4, 1)),  # no whole round is left
         (ONE_EPOCH, epochs(10, 80), {"saved_in": "ck"}, Plan(4, 1)),  # with batches of 8 images
         (BATCHES, epochs(10, 40), {"saved_in": "ck", "ends_at_step": 25}, Plan(5, 10)),
         (BATCHES, epochs(10, 40), {"saved_in": "ck", "ends_at_step": 10}, Plan(1, 1)),
