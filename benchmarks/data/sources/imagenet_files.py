@@ -74,9 +74,8 @@ _LAYOUTS = (INCEPTION, TFDS, DECODED)
 class PhotoRecords(StoredImages):
     """Photos in TFRecords: files with their `sizes` in bytes, `of_shards`; `compression` as TensorFlow calls it.
 
-    `empty` are shards without records, which are not among the files.
-
-    `training_files` are the same, or those of the training images beside these, which tell how classes are numbered.
+    `empty` are shards without records, which are not among the files. `training_files` are the same as the files, or
+    those of the training images beside these, which tell how classes are numbered.
     """
 
     layout: Layout
