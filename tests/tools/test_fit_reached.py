@@ -11,6 +11,7 @@ from benchmarks.predict.prediction import step
 from tools import fit_reached
 
 
+@pytest.mark.slow
 def test_made_up_rates_give_back_the_shares_that_they_were_made_with() -> None:
     """Of a testbed with several hosts, so that most shares matter."""
     found = [case for case in fit_reached.cases() if case[0] == "ec2-p2.8xlarge"][::7]
