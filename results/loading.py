@@ -23,7 +23,8 @@ _IN_A_LOG = "If prefixes of a log precede them, grep -o '{\"identity\".*' FILE p
 _MOST_BYTES_OF_SMALL = 2**24
 _JOINT, _PARTED = b'}{"identity"', b'}\n{"identity"'
 CONFLICT_MARKS = (b"<<<<<<<", b"|||||||", b"=======", b">>>>>>>")
-_OF_THIS_PROCESS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")  # of a shell's pipe or <(...), which have a writer
+# Of a shell's pipe or <(...), which have a writer, and what is always empty: no regular files, but never waited for.
+_AT_ONCE = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/", os.devnull)
 LFS_POINTER = b"version https://git-lfs"  # how such a file begins
 IS_LFS_POINTER = "is a pointer of Git LFS and not the file itself: run git lfs pull"
 _UTF16 = "is in UTF-16, and records are in UTF-8: convert it (iconv -f utf-16 -t utf-8)"
@@ -71,8 +72,7 @@ def read_small(path: Path) -> bytes:
 
 
 def _open(path: Path) -> IO[bytes]:
-    is_fast = str(path).startswith(_OF_THIS_PROCESS) or str(path) == os.devnull
-    return open(path, "rb") if is_fast else open_file(path)
+    return open(path, "rb") if str(path).startswith(_AT_ONCE) else open_file(path)
 
 
 def load(*paths: Path) -> Loaded:
