@@ -107,7 +107,7 @@ def test_photos_are_stored_as_pixels_and_trained_on(run_bench: RunBench, records
     survives="status 5, and one record that names file and record",
 )
 @pytest.mark.slow
-@rotating("kind", ["crc", "truncated"], first=1)
+@rotating("kind", ["crc", "truncated", "cut_file"], first=1)
 def test_a_damaged_data_set_ends_the_run_is_listed_and_can_be_skipped(
     run_bench: RunBench, records: Records, tmp_path: Path, kind: str
 ) -> None:

@@ -54,7 +54,7 @@ def divided(source: Listing | PhotoRecords, split: str, images_per_shard: int) -
     """Returns the split to write; TFRecords keep their shards."""
     if not isinstance(source, PhotoRecords):
         return photo_records.split(split, len(source.photos), images_per_shard)
-    images = sum(tfrecord.count(file, damaged_too=True) for file in source.files)
+    images = sum(tfrecord.count(file) for file in source.files)
     return Split(name=split, images=images, shards=len(source.files))
 
 
