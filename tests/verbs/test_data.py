@@ -50,7 +50,7 @@ def test_real_digits_are_a_small_mnist(run_bench: RunBench, tmp_path: Path) -> N
     assert run_bench("data", "make_digits", "digits").status == 0
     for split, count in (("train", 1433), ("validation", 364)):
         source = input_pipeline.find_source("mnist", str(tmp_path / "digits"), split)
-        assert source.count() == count
+        assert source.count == count
         assert np.bincount(source.labels).min() > 0.95 * count / 10, "every class has its share"
         assert source.images.shape[1:] == (28, 28, 1) and (source.images.min(), source.images.max()) == (0, 255)
     again = run_bench("data", "make_digits", "digits")
