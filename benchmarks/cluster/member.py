@@ -244,7 +244,6 @@ def joined(
             )
         except liveness.MissingTasksError as error:  # others may have ended because of the difference
             raise UsageError(lists.problem) if lists.problem else error from None
-        lists.settle(replies)
     rendezvous = Rendezvous(server.target, cluster.own, cluster.leader)
     leads = cluster.own == cluster.leader
 
