@@ -31,7 +31,6 @@ from models.layers import FusedBatchNorm, Layers, Pool, SeparateBatchNorm
 from models.model_spec import ModelSpec
 from models.outside_code import UnusableModelError
 from tests.support import references
-from tests.support.models import drawn_at_run_time
 from tests.support.rotation import rotating
 from tests.support.steps import on_cpus, step_of
 from variable_mgr import variables
@@ -527,15 +526,6 @@ def test_layers_become_those_of_this_suite(own: str) -> None:
     assert (ours.momentum, ours.epsilon, ours.scale, ours.center, ours.name) == (0.7, 0.02, False, True, "kept")
 
 
-def test_products_apply_the_activation_of_a_convolution(own: str) -> None:
-    name, images = f"{own}:build", tf.constant(references.images(16))
-    usual, other = _build(name, 16), _build(name, 16, kernels=Kernels(conv1x1=True, filter_gradients=True))
-    values = _values(usual)
-    wanted = usual.call(values, images, training=False)[0].numpy()
-    found = other.call(values, images, training=False)[0].numpy()
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
-
-
 def test_names_are_unique_and_do_not_depend_on_what_was_built_before(own: str) -> None:
     name = f"{own}:build"
     first = [variable.name for variable in _build(name, 16).variables]
@@ -544,15 +534,6 @@ def test_names_are_unique_and_do_not_depend_on_what_was_built_before(own: str) -
     assert [variable.name for variable in _build(name, 16).variables] == first
     assert len(set(first)) == len(first)
     assert {"conv2d/kernel", "shared/kernel", "logits/kernel", "multi_head_attention/query/kernel"} <= set(first)
-
-
-def test_initial_values_are_drawn_at_run_time(own: str) -> None:
-    with tf.Graph().as_default() as graph:
-        for variable in _build(f"{own}:build", 16).variables:
-            value = variable.initial_value()
-            assert (tuple(value.shape), value.dtype.name) == (variable.shape, variable.dtype), variable.name
-    assert (drawn := drawn_at_run_time(graph)) and all(drawn)
-    assert not [one for one in graph.get_operations() if one.type in ("VarHandleOp", "VariableV2")]
 
 
 @pytest.mark.slow
