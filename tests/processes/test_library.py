@@ -43,8 +43,7 @@ def python(tmp_path: Path) -> Callable[[str], Finished]:
 def test_the_cells_of_the_page_run_in_order(python: Callable[[str], Finished], tmp_path: Path) -> None:
     cells = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     ends = "import sys; assert not {'tensorflow', 'keras'} & set(sys.modules), 'the notebook stays without TensorFlow'"
-    done = python("\n# %%\n".join([*cells, ends]))
-    assert done.status == 0, done.stderr
+    done = python("\n# %%\n".join([*cells, ends])).succeeded()
     rate, refused, *rows = done.stdout.splitlines()
     rows, frames = rows[:2], rows[2:]
     assert re.fullmatch(r"[1-9]\d* images/s, median step [\d.]+ ms", rate)
@@ -70,8 +69,7 @@ def test_importing_the_package_costs_nothing_and_the_library_needs_no_tensorflow
         f"assert not {HEAVY - {'absl', 'numpy', 'scipy'}} & set(sys.modules), sorted(sys.modules)\n"
         "import benchmarks.run.runner; from benchmarks import train as again; assert again is train and callable(train)"
     )
-    done = python(script)
-    assert done.status == 0, done.stderr
+    python(script).succeeded()
 
 
 @pytest.mark.slow

@@ -277,8 +277,7 @@ def test_a_process_may_be_the_first_to_be_killed(first: bool) -> None:
 @pytest.mark.seldom
 def test_real_trials(run_bench: RunBench) -> None:
     words = ("--model=mlp", "--device=cpu", "--batch_size=auto", "--num_batches=3", "--output_format=json")
-    done = run_bench(*words)
-    assert done.status == 0, done.stderr
+    done = run_bench(*words).succeeded()
     record = json.loads(done.stdout)
     assert record["config"]["batch_per_device"] == 4096
     assert "More than 4096 images are not tried" in done.stderr

@@ -378,8 +378,7 @@ def test_a_function_of_a_file_trains(run_bench: RunBench, own: Path, records: Re
     """Its facts come from a process of its own, which sees what the file imports from its directory."""
     outside_models._facts.cache_clear()
     words = (*ON_CPU, f"--model={own}:build", "--data_name=cifar10", "--variable_update=replicated")
-    done = run_bench(*words)
-    assert done.status == 0, done.stderr
+    done = run_bench(*words).succeeded()
     assert "own model" in done.stdout and "a line on stdout" not in done.stdout
     assert f"--model={own}:build: its code is executed now, in a separate process" in done.stderr
     (record,) = records()
