@@ -202,36 +202,6 @@ def test_a_run_compares_itself_with_its_synthetic_sibling(
     assert set(others[1]["measurement"]["input_stages"]) == {"read", "parse", "decode", "augment", "batch"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "words"),
-    [
-        (["data", "check"], 2, "name one directory, not 0"),
-        (["data", "check", "nowhere"], 5, "--data_dir=nowhere does not exist"),
-        (
-            ["data", "check", "x", "--resize=3"],
-            2,
-            "--resize, which is one of data make_imagenet or data convert.",
-        ),
-        (["data", "convert", "x"], 2, "data convert SRC DIR"),
-        (
-            ["data", "make_digits", "x", "--train_images=9"],
-            2,
-            "--train_images, which is one of data make_",
-        ),
-        (["input", "--device=cpu"], 2, "pass --data_dir=DIR"),
-        (["input", "--device=cpu", "--data_dir=nowhere"], 5, "--data_dir=nowhere does not exist"),
-        (["--device=cpu", "--model=mlp", "--data_dir=."], 5, "there is neither train-images-idx3-ubyte nor"),
-        (["--device=cpu", "--model=resnet20", "--data_name=mnist"], 2, "resnet20 is for cifar10"),
-    ],
-)
-def test_bad_input_gets_a_sentence_and_a_status(
-    run_bench: RunBench, arguments: list[str], status: int, words: str
-) -> None:
-    done = run_bench(*arguments)
-    assert done.status == status, done.stderr
-    assert words in done.stderr and "Traceback" not in done.stderr
-
-
 @pytest.mark.fault(
     "R13", "two data convert into one directory", survives="the second ends with a sentence that names the first"
 )

@@ -61,37 +61,6 @@ def test_it_explains_more_gpus_than_there_are(run_bench: RunBench) -> None:
     assert "batch of 512" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        (["explain", "replicate"], "no variable manager 'replicate'. Did you mean 'replicated'?"),
-        (["explain", "replicated", "--variable_update=independent"], "name two managers"),
-        (["explain", "replicated", "--forward_only"], "leave it out"),
-        (["explain", "--model=all", "--local_cluster=ps:1,worker:2"], "--local_cluster is about one configuration"),
-        (["explain", "--model=mlp,vgg16", "--optimizer=adam"], "--optimizer is about one configuration"),
-        (["explain", "--model=mlp,vgg61"], "Did you mean 'vgg16'"),
-        (["explain", "--model=mlp,"], "a name is empty"),
-        (["explain", "--model=mlp,vgg16", "--variable_update=keras_fit"], "keras_fit is a reference training loop"),
-        (
-            ["explain", "--model=mlp,vgg16", "--device=cpu", "--num_gpus=3", "--all_reduce_spec=rechd"],
-            "use xring instead",
-        ),
-        (["explain", "--gpu=H100", "--device=cpu"], "--gpu=H100 and --device=cpu contradict each other"),
-        (["explain", "--gpu=H100", "--gpus=0,1"], "--gpu=H100 and --gpus=0,1 contradict each other"),
-        (["explain", "--gpu=H100", "--peak_tflops=9"], "--gpu and --peak_tflops are two ways to say the same"),
-        (["explain", "--gpu=V100", "--precision=bf16"], "has no rate for --precision=bf16: use fp32, fp16."),
-        (["explain", "--gpu=RTX 6000"], "may be several GPUs: RTX 6000 Ada Generation, Quadro RTX 6000."),
-        (["explain", "--gpu=H1000"], "'H1000' is no known GPU."),
-        (["explain", "--peak_tflops=1e300"], "out of range: it must be above 0 and at most 1000000"),
-        (["explain", "--list_models", "replicated"], "leave out what is beside it"),
-        (["explain", "replicated", "--output_format=json"], "explain has JSON of --placement, or of several models"),
-    ],
-)
-def test_mistakes_are_refused(run_bench: RunBench, words: list[str], problem: str) -> None:
-    done = run_bench(*words)
-    assert done.status == 2 and problem in done.stderr
-
-
 @pytest.mark.row("S0.7")
 @pytest.mark.parametrize("manager", MANAGERS)
 def test_every_manager_can_be_explained(manager: str, said: Said) -> None:

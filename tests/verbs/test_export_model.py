@@ -74,23 +74,6 @@ def test_an_exported_model_needs_no_suite(run_bench: RunBench, trained: dict[str
         np.testing.assert_allclose(np.load(tmp_path / f"{reader}.npy"), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        ((), "export_model needs one of --train_dir=DIR and --checkpoint=PREFIX"),
-        (("--train_dir=a", "--checkpoint=b"), "export_model needs one of --train_dir=DIR and --checkpoint=PREFIX"),
-        (("--train_dir=trained",), "export_model needs --keras_file=FILE.keras, --saved_model_dir=DIR or both"),
-        (("--train_dir=trained", "--keras_file=model.h5"), "name a file FILE.keras"),
-        (("--train_dir=trained", "--saved_model_dir=."), "--saved_model_dir=. exists: name a new directory"),
-        (("--train_dir=gone", "--keras_file=m.keras"), "There is no checkpoint gone: pass a directory that has one"),
-    ],
-)
-def test_what_cannot_be_exported_is_a_sentence(run_bench: RunBench, flags: tuple[str, ...], sentence: str) -> None:
-    done = run_bench("export_model", *flags)
-    assert done.status in (ExitStatus.USAGE, ExitStatus.DATA)
-    assert sentence in done.stderr
-
-
 def test_code_that_the_user_names_is_executed_where_it_is_now(run_bench: RunBench, tmp_path: Path) -> None:
     (tmp_path / "moved.py").write_text("open('executed', 'w')")
     checkpoint_files.write(tmp_path / "theirs", 5, {"w": np.float32(1)}, {**FACTS, "model": "net.py:build"}, 0)

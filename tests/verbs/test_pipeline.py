@@ -80,11 +80,6 @@ def test_stages_and_parts_that_do_not_fit_are_refused_with_those_that_do(argumen
         resolve(*arguments)
 
 
-def test_recommend_does_not_search_pipelines(run_bench: RunBench) -> None:
-    done = run_bench("recommend", *TWO_STAGES, "--model=mlp")
-    assert done.status == 2 and "no flag --pipeline_stages, which is one of a run" in done.stderr
-
-
 def test_verify_compares_a_pipeline_as_a_pipeline(run_bench: RunBench) -> None:
     done = run_bench("verify", "--device=cpu", "--num_gpus=2", "--pipeline_stages=2")
     assert done.status == 0 and "1 ok, 0 failed" in done.stdout, done.stderr

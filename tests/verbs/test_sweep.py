@@ -589,11 +589,6 @@ def test_a_bad_suite_is_named(tmp_path: Path, text: str, words: str) -> None:
     assert words in str(error.value)
 
 
-def test_a_missing_suite_is_named_without_a_number_of_the_error() -> None:
-    with pytest.raises(UsageError, match=r"^--suite=nowhere\.toml cannot be read: No such file or directory\. A suite"):
-        grid.wanted(_values("--suite=nowhere.toml"), lambda: 0)
-
-
 @pytest.mark.row("U1.5")
 @pytest.mark.parametrize("words", ["--model=all", "--model=trivial,All", "--preset=models"])
 def test_all_stands_for_every_model(run_bench: RunBench, words: str) -> None:
@@ -696,24 +691,6 @@ def test_runs_that_will_be_killed_are_announced(run_bench: RunBench) -> None:
 def test_estimates_include_the_start_of_a_gpu_and_compiling() -> None:
     plain, compiled = (estimate_seconds(resolve("--device=gpu", f"--xla={on}", gpus=1), [], 1) for on in (False, True))
     assert 20 < plain < 30 and compiled - plain == pytest.approx(40)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "words"),
-    [
-        (["sweep", "--device=cpu", "--repeats=0"], 2, "--repeats=0 is out of range"),
-        (["sweep", "--device=cpu", "--model=vgg61,trivial", "--dry_run"], 0, ""),
-        (["sweep", "--device=cpu", "--model=vgg61"], 2, "Did you mean 'vgg16'?"),
-        (["sweep", "--device=cpu", "--model=trivial,,vgg16"], 2, "an empty value between the commas"),
-        (["sweep", "--device=cpu", "--local_cluster=worker:2;"], 2, "an empty value between the semicolons"),
-        (["sweep", "--device=cpu", "--batch_size=1,2", "--repeats=50001"], 2, "100,002 runs"),
-        (["sweep", "--suite=nowhere.toml"], 2, "No such file"),
-    ],
-)
-def test_bad_input_gets_a_sentence(run_bench: RunBench, arguments: list[str], status: int, words: str) -> None:
-    done = run_bench(*arguments)
-    assert done.status == status, done.stderr
-    assert words in done.stderr and "Traceback" not in done.stderr
 
 
 def test_spellings_that_contradict_each_other_are_skipped_cells() -> None:

@@ -109,7 +109,6 @@ def test_history_shows_where_the_rate_changed(run_bench: RunBench, keep: Keep, t
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (["track"], 2, "track needs a subcommand. Subcommands: store, list, prune, check, history, calibrate."),
         (["track", "store", "nowhere.jsonl"], 5, "nowhere.jsonl"),
         (["track", "store", "failed.jsonl"], 2, "can be stored"),
         (["track", "store", "today.jsonl", "--baselines_dir=failed.jsonl"], 2, "--baselines_dir=failed.jsonl"),

@@ -247,18 +247,3 @@ def test_every_manager_is_verified_on_a_model(run_bench: RunBench, model: str) -
     for manager in MANAGERS:
         (row,) = [line for line in done.stdout.splitlines() if f"{model} under {manager}" in line]
         assert row.startswith("ok" if manager in IN_ONE_PROCESS else "-")
-
-
-@pytest.mark.parametrize(
-    ("flags", "problem"),
-    [
-        (("--variable_update=keras_fit",), "reference training loop"),
-        (("--model=mlp,",), "a name is empty"),
-        (("--model=mlp", "--local_cluster=worker:2"), "omit the cluster"),
-        (("--model=mlp", "--pipeline_stages=2"), "--pipeline_stages divides the model"),
-        (("--model=mlp", "--variable_update=replicated", "--fc_model_parallel"), "--fc_model_parallel divides"),
-    ],
-)
-def test_what_cannot_be_verified_is_refused(run_bench: RunBench, flags: tuple[str, ...], problem: str) -> None:
-    done = run_bench("verify", "--device=cpu", "--num_gpus=2", *flags)
-    assert done.status == ExitStatus.USAGE and problem in done.stderr
