@@ -109,11 +109,6 @@ def test_the_installed_command_prints_its_version_without_tensorflow(run_install
     assert "benchmarks.cli.main" in done.stderr and not re.search(r"\btensorflow$", done.stderr, re.MULTILINE)
 
 
-def test_presets_are_installed(run_installed: RunInstalled) -> None:
-    done = run_installed("sweep", "--preset=quick", "--device=cpu", "--dry_run").succeeded()
-    assert "--model=trivial" in done.stdout
-
-
 @pytest.mark.slow
 def test_the_installed_command_trains_and_reports(run_installed: RunInstalled, tmp_path: Path) -> None:
     run_installed("sweep", "--device=cpu", "--model=trivial", "--batch_size=2", "--num_batches=12").succeeded()
