@@ -14,7 +14,7 @@ import tensorflow as tf
 from benchmarks.cluster import cluster_spec
 from benchmarks.config import flag, run_flags
 from benchmarks.devices import device_plan
-from benchmarks.errors import BenchError, ExitStatus, OutOfMemoryError, OverdueError, UsageError
+from benchmarks.errors import BenchError, ExitStatus, OutOfMemoryError, OverdueError
 from benchmarks.machine import hardware
 from benchmarks.machine.provenance import of_this_run
 from benchmarks.microbench import allreduce, allreduce_verb
@@ -130,24 +130,6 @@ def test_defaults_and_choices() -> None:
     assert (chosen.specs, chosen.sizes_bytes) == (("xring#2", "pscpu"), (128, 256, 512, 1024))
     assert chosen.models == ("vgg16",)
     assert _resolve("--device=cpu", "--num_gpus=2", "--model=none").models == ()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--num_gpus=1"], "--num_gpus=2 or more"),
-        (["--num_gpus=2", "--all_reduce_spec=pscpu,nccl"], "nccl moves data between NVIDIA GPUs only"),
-        (["--num_gpus=2", "--min_bytes=lots"], "'lots' is no size: give a number, such as"),
-        (["--num_gpus=2", "--min_bytes=1M", "--max_bytes=1K"], "no power of two"),
-        (["--num_gpus=0,2"], "--num_gpus=0,2: pass one or more numbers"),
-        (["--num_gpus=2,1000", "--model=none"], "--num_gpus=2,1000: graphs of so many devices take too long"),
-        (["--num_gpus=3,5", "--all_reduce_spec=pscpu,rechd"], "rechd halves the towers repeatedly"),
-    ],
-)
-def test_bad_input_gets_a_sentence(arguments: list[str], words: str) -> None:
-    with pytest.raises(UsageError) as error:
-        _resolve("--device=cpu", *arguments)
-    assert words in str(error.value)
 
 
 def test_a_reduction_that_some_numbers_of_devices_cannot_run_is_measured_on_the_others() -> None:

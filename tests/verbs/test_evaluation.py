@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.errors import ExitStatus
 from benchmarks.measure.run_log import RunLog
 from tests.support.commands import Records, RunBench
 from tests.support.rotation import rotating
-from tests.support.settings import resolve
 
 IMAGES = 37
 
@@ -123,18 +122,6 @@ def test_an_aim_that_is_not_reached_is_a_warning_and_a_checkpoint_is_evaluated_a
     assert alone["config"]["eval_only"] and alone["identity"]["config_key"] != trained["identity"]["config_key"]
     assert "--num_batches=5 has no effect" in evaluated.stderr
     assert f"[{IMAGES} examples]" in evaluated.stdout
-
-
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        (["--data_dir=d", "--eval_during_training_at_specified_steps=5,x"], "whole numbers above 0 with commas"),
-        (["--data_dir=d", "--eval_during_training_at_specified_epochs=0"], "numbers above 0 with commas"),
-    ],
-)
-def test_what_is_no_list_of_steps_or_epochs_is_refused(given: list[str], sentence: str) -> None:
-    with pytest.raises(UsageError, match=sentence):
-        resolve("--device=cpu", "--model=mlp", *given)
 
 
 @pytest.mark.rotates

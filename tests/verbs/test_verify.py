@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.config.variable_update import Variables
-from benchmarks.devices import options
 from benchmarks.errors import ExitStatus
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.verify import cases as verify
@@ -60,10 +59,6 @@ def test_packed_gradients_that_get_a_wrong_shape_are_found(monkeypatch: pytest.M
     monkeypatch.setattr(wrappers, "unpack", transposed)
     packed = [case for case in verify.cases() if case.title in ("replicated repacked", "replicated small aggregated")]
     assert [result.passed for result in comparisons.results(Devices(num_devices=2), packed)] == [False, False]
-
-
-def test_an_error_that_is_no_number_does_not_pass() -> None:
-    assert not verify.CaseResult(_case("replicated"), float("nan")).passed
 
 
 def test_what_cannot_run_is_a_row_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,24 +204,6 @@ def test_an_operation_that_fails_is_a_failed_row(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(comparisons, "_error", refuse)
     assert "NCCL: unhandled system error" in (reason := _only(monkeypatch, case).reason) and "--ipc=host" in reason
-
-
-@pytest.mark.parametrize(
-    ("given", "gpus", "device", "count"),
-    [
-        ({}, 0, "cpu", 2),
-        ({"gpus": "0,2"}, 4, None, 2),
-        ({"virtual_gpus": "3"}, 2, None, 6),
-        ({"device": "cpu"}, 4, "cpu", 2),
-        ({"num_gpus": 3}, 0, None, 3),
-        ({"device": "gpu"}, 0, "gpu", 1),
-    ],
-)
-def test_without_a_number_all_gpus_or_two_cpu_devices(given: dict, gpus: int, device: str | None, count: int) -> None:
-    values = options.default_to_all(
-        {"num_gpus": None, "device": None, "gpus": None, "virtual_gpus": None} | given, gpus
-    )
-    assert (values["device"], values["num_gpus"]) == (device, count)
 
 
 def test_managers_are_verified_on_models_by_name(run_bench: RunBench) -> None:
