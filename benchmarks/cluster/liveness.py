@@ -9,7 +9,7 @@ import dataclasses
 import enum
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,7 +20,7 @@ from benchmarks.errors import ClusterError
 class Sign(enum.Enum):
     """The outcome of a probe."""
 
-    ALIVE = "it answered"
+    ALIVE = "what listens there does not report with which addresses it was started"
     BUSY = "it runs, but is too busy to answer"
     REFUSED = "nothing listens there"
     SILENT = "no answer came"
@@ -141,16 +141,17 @@ def wait_for_all(
     deadline_seconds: float,
     probe: Probe,
     on_wait: Callable[[Mapping[Task, str], float], None],
-    on_answers: Callable[[Mapping[Task, bytes]], None] = lambda replies: None,
+    on_answers: Callable[[Mapping[Task, bytes]], Container[Task]] = lambda replies: (),
     lists: str = "",
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[Task, bytes]:
     """Waits until every task has answered once, and returns their last replies; a task may have been restarted.
 
-    Several threads call `probe` at once. After each round `on_wait` gets the tasks that have not answered yet, with
-    their addresses and reasons, and the seconds left; `on_answers`, which may raise, gets the replies of those that
-    have answered in it. The message when the time is over has this task's `lists` of addresses.
+    Several threads call `probe` at once. After each round `on_answers`, which may raise, gets the replies of those that
+    have answered in it, and returns tasks to wait for although they have answered; `on_wait` gets the tasks to wait
+    for, with their addresses and reasons, and the seconds left. The message when the time is over has this task's
+    `lists` of addresses.
 
     Raises:
         MissingTasksError: the time is over, or a task that had answered is gone.
@@ -161,13 +162,14 @@ def wait_for_all(
         while True:
             each = pool.map(lambda address: probe(address, WHILE_WAITING.timeout_seconds), peers.values())
             answers = dict(zip(peers, each, strict=True))
-            on_answers({task: answer.reply for task, answer in answers.items() if answer.sign is Sign.ALIVE})
+            replies = {task: answer.reply for task, answer in answers.items() if answer.sign is Sign.ALIVE}
+            awaited = on_answers(replies)
             now = clock()
             for task, pulse in pulses.items():
                 how = pulse.hear(answers[task], now)
                 if how in (How.ENDED, How.MUTE) and pulse.reply is not None:
                     raise MissingTasksError(Lost(task, peers[task], how, now - pulse.heard_at).sentence())
-            missing = {task: peers[task] for task, pulse in pulses.items() if pulse.reply is None}
+            missing = {task: peers[task] for task, pulse in pulses.items() if pulse.reply is None or task in awaited}
             if not missing:
                 return {task: pulse.reply for task, pulse in pulses.items() if pulse.reply is not None}
             seconds_left = begin + deadline_seconds - now

@@ -68,7 +68,7 @@ class Alone:
         """
         return {"": message}
 
-    def explain(self, error: Exception) -> BenchError | None:
+    def explain(self, error: tf.errors.OpError) -> BenchError | None:
         """Returns the cause of an error if another process brought it about: None, since there is no other."""
         self.expect_nothing()  # explaining the error may take longer than the limit
         return None
@@ -167,13 +167,11 @@ class ClusterTeam:
         if not self.is_leader and not isinstance(error, ClusterError | UsageError):
             self.rendezvous.report_failure([int(error.exit_status), str(error.record_status), str(error)])
 
-    def explain(self, error: Exception) -> BenchError | None:
+    def explain(self, error: tf.errors.OpError) -> BenchError | None:
         """Returns the cluster error behind a TensorFlow error: a lost task, or a broken connection; None if neither.
 
         Where another task has failed, this waits for its reason, so that the leader can report it.
         """
-        if not isinstance(error, tf.errors.OpError):
-            return None
         self.expect_nothing()
         from_others = isinstance(error, _OF_OTHER_TASKS) or _ABORTED in str(error.message)
         if not from_others:
@@ -246,7 +244,6 @@ def joined(
             )
         except liveness.MissingTasksError as error:  # others may have ended because of the difference
             raise UsageError(lists.problem) if lists.problem else error from None
-        lists.settle(replies)
     rendezvous = Rendezvous(server.target, cluster.own, cluster.leader)
     leads = cluster.own == cluster.leader
 

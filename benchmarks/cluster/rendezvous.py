@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from benchmarks.cluster.cluster_spec import JOBS, Cluster, Task
 from benchmarks.cluster.discovery import FLAG_OF_JOB
-from benchmarks.errors import ClusterError, UsageError
+from benchmarks.errors import UsageError
 
 # By the task's name; as JSON can hold them.
 Messages = Mapping[str, Any]
@@ -27,9 +27,8 @@ ListsMessage = Mapping[str, Any]
 _MESSAGE_SECONDS = 5.0
 # How long a task that has found a difference waits for those that have not started yet, so that they learn of it.
 _TELLING_SECONDS = 20.0
-# A task publishes its lists right after its server has started, but may be short of cores then.
+# To publish its lists right after its server has started, when a task may be short of cores.
 _PUBLISHING_SECONDS = 30.0
-_ROUND_SECONDS = 0.2
 _MOST_MESSAGES = 4096
 # In a reply to `GetStatus` (see `benchmarks.cluster.liveness`), the name that a server has given itself.
 _OWN_DEVICE = re.compile(rb"/job:(\w+)/replica:0/task:(\d+)/device:CPU:0")
@@ -128,16 +127,9 @@ class TaskLists:
     no common list.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        target: str,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, cluster: Cluster, target: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._own: ListsMessage = {"task": str(cluster.own), "address": cluster.address, "tasks": cluster.spec()}
-        self._cluster, self._target, self._clock, self._sleep = cluster, target, clock, sleep
+        self._cluster, self._target, self._clock = cluster, target, clock
         self._compared: set[Task] = set()
         self._told: set[Task] = set()
         self._differing: ListsMessage | None = None
@@ -146,8 +138,10 @@ class TaskLists:
         with _session(target, [cluster.own.device], _PUBLISHING_SECONDS) as session:
             session.run(_published(json.dumps(self._own)).initializer)
 
-    def compare(self, replies: Mapping[Task, bytes]) -> None:
+    def compare(self, replies: Mapping[Task, bytes]) -> set[Task]:
         """Exchanges lists with the tasks that have answered, of which `replies` has what each has answered last.
+
+        Returns the tasks whose lists are not known yet or, once there is a difference, that were not told of it.
 
         Raises:
             UsageError: lists differ, and all tasks were told, or had time enough to start.
@@ -164,27 +158,7 @@ class TaskLists:
             len(self._told) == len(self._cluster.peers) or self._clock() > self._found_at + _TELLING_SECONDS
         ):
             raise UsageError(self.problem)
-
-    def settle(self, replies: Mapping[Task, bytes]) -> None:
-        """Exchanges lists with all tasks, which have all answered.
-
-        Raises:
-            ClusterError: a task publishes no lists.
-            UsageError: see `compare`.
-        """
-        until = self._clock() + _PUBLISHING_SECONDS
-        self.compare(replies)
-        while self.problem or len(self._compared) < len(replies):
-            if self._clock() > until:
-                if self.problem:
-                    raise UsageError(self.problem)
-                silent = [f"{task} ({self._cluster.peers[task]})" for task in replies if task not in self._compared]
-                raise ClusterError(
-                    f"{', '.join(silent)} did not report with which addresses it was started: it has ended, or it is "
-                    "no task of a run. Look there, and start all tasks with the same suite."
-                )
-            self._sleep(_ROUND_SECONDS)
-            self.compare(replies)
+        return self._cluster.peers.keys() - (self._told if self.problem else self._compared)
 
     def _note(self, message: ListsMessage, problem: str | None) -> None:
         if problem and self.problem is None:

@@ -213,7 +213,7 @@ def visible_indices(
     `index_of` finds the GPU that a UUID (`GPU-...`, `MIG-...`) names; if it returns None, one is assumed.
     """
     setting = environment.get("CUDA_VISIBLE_DEVICES")
-    if setting is None:
+    if setting is None or not count:
         return list(range(count))
     indices: list[int] = []
     words = [*map(str.strip, setting.split(","))]
@@ -224,7 +224,7 @@ def visible_indices(
             break
         if word in words[:place] or index in indices and not word.startswith("MIG-"):
             return []
-        indices.append(min(len(indices), max(count - 1, 0)) if index is None else index)
+        indices.append(min(len(indices), count - 1) if index is None else index)
     return list(dict.fromkeys(indices))
 
 

@@ -40,7 +40,7 @@ class RunLog:
         latest: the phase of the last step.
         opened_at: when measuring began, by the clock of the steps, which stops while nothing is measured.
         steps_per_slice: steps per time slice, if the run was interleaved with another.
-        reports: messages of all workers, once they have met.
+        reports: of all workers, once they have met.
         doubts: sentences for the record on how the tasks of a cluster differ.
         unsaved: why the last checkpoint, or another file, could not be written, by what it is.
         traced_always: whether steps are traced after the measured ones even if there is only one tower.
@@ -63,7 +63,7 @@ class RunLog:
     opened_at: float = 0.0
     steps_per_slice: int | None = None
     weights_are_finite: bool = True
-    reports: Sequence[Mapping[str, Any]] = ()
+    reports: Sequence[WorkerReport] = ()
     traced_always: bool = False
     doubts: Sequence[str] = ()
     unsaved: dict[str, UnsavedError] = dataclasses.field(default_factory=dict)
@@ -111,13 +111,13 @@ class RunLog:
         """Returns what was observed until now: by this process, or by all workers once all have reported."""
         if len(self.reports) < 2:
             return self.own()
-        return together([WorkerReport.from_message(message) for message in self.reports])
+        return together(self.reports)
 
     def placement_of_all(self) -> Mapping[str, Any]:
         """Returns the placement as this process sees it, or as all workers together see it once they have reported."""
         if not self.reports:
             return self.placement
-        return placement_tables.merged([report["placement"] for report in self.reports])
+        return placement_tables.merged([report.placement for report in self.reports])
 
     def own(self) -> Measurement:
         """Returns what this process observed until now."""

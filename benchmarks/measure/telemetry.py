@@ -46,37 +46,7 @@ class GpuSample:
     used_bytes: float | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Sample:
-    """One moment: its time, CPU time, the GPUs."""
-
-    cpu: CpuReading
-    gpus: Sequence[GpuSample]
-
-
-class Sources:
-    """Where samples come from: GPUs, `proc` and `sys` below a root, a monotonic clock, this process' CPU time."""
-
-    def __init__(
-        self,
-        gpus: Sequence[DriverGpu] = (),
-        root: Path = Path("/"),
-        clock: Clock = time.perf_counter,
-        cpu_seconds: Callable[[], float] = time.process_time,
-    ) -> None:
-        self._root, self._clock, self._cpu_seconds = root, clock, cpu_seconds
-        self.gpus = gpus
-        # For a MIG instance the driver reports only the usage of the whole GPU, which others may share.
-        self._divided = [gpu.is_divided for gpu in self.gpus]
-        host = linux.boot_id(root)[:8]
-        self.names = [gpu.ask("nvmlDeviceGetUUID") or f"{host}/{gpu.index}" for gpu in self.gpus]
-
-    def sample(self) -> Sample:
-        """Takes a sample now."""
-        return Sample(
-            cpu=contention.read(self._root, self._clock, self._cpu_seconds),
-            gpus=[_look(gpu, divided) for gpu, divided in zip(self.gpus, self._divided, strict=True)],
-        )
+Sample = tuple[CpuReading, Sequence[GpuSample]]  # of one moment
 
 
 def _look(gpu: DriverGpu, divided: bool) -> GpuSample:
@@ -103,11 +73,27 @@ def _look(gpu: DriverGpu, divided: bool) -> GpuSample:
 class Telemetry:
     """Takes a sample at the start, after every interval and at the end, in a thread of its own.
 
-    `pause` waits that many seconds, and returns whether to end.
+    Args:
+        gpus: those to ask.
+        root: holds `proc` and `sys`.
+        clock: seconds, monotonic.
+        cpu_seconds: this process' CPU time.
+        pause: waits that many seconds, and returns whether to end.
     """
 
-    def __init__(self, sources: Sources, *, pause: Callable[[float], bool] | None = None) -> None:
-        self._sources = sources
+    def __init__(
+        self,
+        gpus: Sequence[DriverGpu] = (),
+        root: Path = Path("/"),
+        clock: Clock = time.perf_counter,
+        cpu_seconds: Callable[[], float] = time.process_time,
+        pause: Callable[[float], bool] | None = None,
+    ) -> None:
+        self._gpus, self._root, self._clock, self._cpu_seconds = gpus, root, clock, cpu_seconds
+        # For a MIG instance the driver reports only the usage of the whole GPU, which others may share.
+        self._divided = [gpu.is_divided for gpu in gpus]
+        host = linux.boot_id(root)[:8]
+        self._names = [gpu.ask("nvmlDeviceGetUUID") or f"{host}/{gpu.index}" for gpu in gpus]
         self._stopped = threading.Event()
         self._pause = pause or self._stopped.wait
         self._thread = threading.Thread(target=self.run, name="telemetry", daemon=True)
@@ -125,12 +111,16 @@ class Telemetry:
     def run(self) -> None:
         """Takes samples until the end; an error ends only the telemetry."""
         try:
-            self._samples.append(self._sources.sample())
+            self._samples.append(self._sample())
             while not self._pause(_INTERVAL_SECONDS):
-                self._samples.append(self._sources.sample())
-            self._samples.append(self._sources.sample())
+                self._samples.append(self._sample())
+            self._samples.append(self._sample())
         except Exception as error:
             self._failure = f"{type(error).__name__}: {error}"
+
+    def _sample(self) -> Sample:
+        cpu = contention.read(self._root, self._clock, self._cpu_seconds)
+        return cpu, [_look(gpu, divided) for gpu, divided in zip(self._gpus, self._divided, strict=True)]
 
     def summary(self) -> dict[str, Any]:
         """Returns the telemetry so far, as `Measurement.telemetry` holds it; empty without samples."""
@@ -139,13 +129,13 @@ class Telemetry:
             return {"failure": self._failure}
         if not samples:
             return {}
-        first, last = samples[0].cpu, samples[-1].cpu
+        (first, _), (last, _) = samples[0], samples[-1]
         seconds = last.at_seconds - first.at_seconds
         if seconds <= 0:
             return {}
         gpus = [
-            {"index": gpu.index, "uuid": name, **_of_gpu(samples, number)}
-            for number, (gpu, name) in enumerate(zip(self._sources.gpus, self._sources.names, strict=True))
+            {"index": gpu.index, "uuid": name, **_of_gpu(seconds, [seen[number] for _, seen in samples])}
+            for number, (gpu, name) in enumerate(zip(self._gpus, self._names, strict=True))
         ]
         others = contention.cores_used_by_others(first, last) if seconds >= _MIN_COUNTED_SECONDS else None
         return {
@@ -160,11 +150,10 @@ class Telemetry:
 def prepared_telemetry(devices: Devices, place: Place) -> Telemetry:
     """Returns the telemetry, to be entered, of this process and its physical GPUs. Without any, no driver is opened."""
     gpus = 0 if place.hosts else devices.physical_gpus  # with hosts, it does not see the other workers' devices
-    return Telemetry(Sources(nvml.opened().gpus[:gpus] if gpus else ()))
+    return Telemetry(nvml.opened().gpus[:gpus] if gpus else ())
 
 
-def _of_gpu(samples: Sequence[Sample], number: int) -> dict[str, Any]:
-    seen = [sample.gpus[number] for sample in samples]
+def _of_gpu(seconds: float, seen: Sequence[GpuSample]) -> dict[str, Any]:
     clocks = [one.clock_mhz for one in seen]
     halves = (_summary(clocks[: len(seen) // 2]), _summary(clocks[-(len(seen) // 2) :]))
     reasons = [one.slowed_by for one in seen if one.slowed_by is not None]
@@ -177,7 +166,7 @@ def _of_gpu(samples: Sequence[Sample], number: int) -> dict[str, Any]:
             why: sum(why in each for each in reasons) / len(reasons) for why in sorted({w for r in reasons for w in r})
         },
         "power_watts": _summary([one.power_watts for one in seen]),
-        "energy_joules": _gpu_joules(samples[-1].cpu.at_seconds - samples[0].cpu.at_seconds, seen),
+        "energy_joules": _gpu_joules(seconds, seen),
         "peak_memory_bytes": max(_known([one.used_bytes for one in seen]), default=None),
     }
 

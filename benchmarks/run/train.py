@@ -29,6 +29,7 @@ from benchmarks.graph.stepper import rate_after, stepping
 from benchmarks.measure.display import Display
 from benchmarks.measure.run_log import RunLog
 from benchmarks.measure.timing import TRY_SMALLER_STEPS
+from benchmarks.measure.worker_reports import WorkerReport
 from benchmarks.process import apart
 from benchmarks.process.deadlines import Deadlines
 from benchmarks.run import loop, reference_loops
@@ -68,7 +69,8 @@ def run_loop(config: Config, log: RunLog, display: Display, team: Team) -> None:
         train(config, log, display, team)
     if config.computing.check_precision:
         _train_in_fp32(config, log, display, team)
-    log.reports = list(team.meet("results", log.report().to_message(), patient=True).values())
+    messages = team.meet("results", log.report().to_message(), patient=True)
+    log.reports = [*map(WorkerReport.from_message, messages.values())]
     _require_valid(log)
     if log.unsaved:
         raise next(iter(log.unsaved.values()))
@@ -317,7 +319,7 @@ def _require_valid(log: RunLog) -> None:
             "No measured step updated anything: gradients overflowed in float16 in each. Use a smaller "
             "--fp16_loss_scale, or --precision=bf16 or fp32."
         )
-    if not all(report["weights_are_finite"] for report in log.reports):
+    if not all(report.weights_are_finite for report in log.reports):
         raise InvalidRunError(f"After the run some weights are not finite: the training diverged. {TRY_SMALLER_STEPS}")
     if measurement.replica_drift:
         raise InvalidRunError(

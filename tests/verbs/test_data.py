@@ -49,7 +49,7 @@ def test_real_digits_are_a_small_mnist(run_bench: RunBench, tmp_path: Path) -> N
     assert run_bench("data", "make_digits", "digits").status == 0
     for split, count in (("train", 1433), ("validation", 364)):
         source = input_pipeline.find_source("mnist", str(tmp_path / "digits"), split)
-        assert source.count() == count
+        assert source.count == count
         assert np.bincount(source.labels).min() > 0.95 * count / 10, "every class has its share"
         assert source.images.shape[1:] == (28, 28, 1) and (source.images.min(), source.images.max()) == (0, 255)
     again = run_bench("data", "make_digits", "digits")
@@ -104,7 +104,7 @@ def test_photos_are_stored_as_pixels_and_trained_on(run_bench: RunBench, records
     survives="status 5, and one record that names file and record",
 )
 @pytest.mark.slow
-@rotating("kind", ["crc", "truncated"], first=1)
+@rotating("kind", ["crc", "truncated", "cut_file"], first=1)
 def test_a_damaged_data_set_ends_the_run_is_listed_and_can_be_skipped(
     run_bench: RunBench, records: Records, tmp_path: Path, kind: str
 ) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.config import outside_models
 from benchmarks.explain import known_gpus, model_table
 from models import specs
 from tests.support.commands import Finished, RunBench
@@ -272,29 +270,6 @@ def test_a_table_of_an_assumed_gpu_is_of_a_machine_with_eight(run_bench: RunBenc
     by_default = run_bench("explain", "--model=mlp,vgg16", "--gpu=V100").stdout
     assert "A step on 8 devices (gpu, fp32) under replicated (nccl), per device:" in by_default
     assert re.search(r"^vgg16 +128 ", by_default, re.MULTILINE), "what fits in 16 GB"
-
-
-def test_counts_are_kept_for_the_same_question(
-    run_bench: RunBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same model for another manager, or on other devices may send something else, and is counted again."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    words = ("explain", "--model=mlp,trivial", "--device=cpu", "--output_format=json")
-    first = _rows(run_bench(*words, "--num_gpus=2"))
-    counted: list[str] = []
-    count = model_table._count
-    monkeypatch.setattr(
-        model_table, "_count", lambda workload, *rest: counted.append(workload.model) or count(workload, *rest)
-    )
-    assert _rows(run_bench(*words, "--num_gpus=2")) == first and not counted
-    _rows(run_bench(*words, "--num_gpus=3"))
-    assert counted == ["mlp", "trivial"]
-    code = outside_models.code(*model_table._COUNTING_BYTES)["digests"]
-    assert {"models/building.py", "variable_mgr/transfers.py", "variable_mgr/managers/replicated.py"} <= code.keys()
-    (held,) = (tmp_path / "cache" / "cnn_bench").glob("model_counts.json")
-    held.write_text(held.read_text().replace("sent_bytes", "bytes"))
-    done = run_bench(*words, "--num_gpus=2")
-    assert done.status == 0 and "counts of models" in done.stderr and counted == 2 * ["mlp", "trivial"]
 
 
 @pytest.mark.rotates

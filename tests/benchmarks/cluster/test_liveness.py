@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 
 import pytest
 
@@ -53,7 +53,11 @@ class Clock:
         self.now += seconds
 
 
-def wait(answers: Mapping[Task, list[Answer]], deadline_seconds: float = 60.0) -> tuple[dict[Task, bytes], list[str]]:
+def wait(
+    answers: Mapping[Task, list[Answer]],
+    deadline_seconds: float = 60.0,
+    on_answers: Callable[[Mapping[Task, bytes]], Container[Task]] = lambda replies: (),
+) -> tuple[dict[Task, bytes], list[str]]:
     """Returns the replies, and what was told meanwhile."""
     told: list[str] = []
     clock = Clock()
@@ -61,6 +65,7 @@ def wait(answers: Mapping[Task, list[Answer]], deadline_seconds: float = 60.0) -
         {task: str(task) for task in answers},
         deadline_seconds=deadline_seconds,
         probe=Script({str(task): of_one for task, of_one in answers.items()}),
+        on_answers=on_answers,
         on_wait=lambda missing, left: told.append(f"{', '.join(missing.values())}: {left:g}"),
         clock=clock,
         sleep=clock.sleep,
@@ -79,6 +84,14 @@ def test_who_is_waited_for_is_told() -> None:
     assert told == ["ps 0, worker 0: 60", "worker 0: 59.5", "worker 0: 59"]
     foreign = Answer(Sign.SILENT, reason="Domain name not found")
     assert wait({FIRST: [foreign, ALIVE]})[1] == ["worker 0: Domain name not found: 60"]
+
+
+def test_a_task_that_has_answered_may_be_waited_for_nevertheless() -> None:
+    rounds = iter([{PS}, {PS}, set()])
+    replies, told = wait({PS: [ALIVE], FIRST: [SILENT, ALIVE]}, on_answers=lambda replies: next(rounds))
+    assert replies == {PS: b"one", FIRST: b"one"} and told == ["ps 0, worker 0: 60", "ps 0: 59.5"]
+    with pytest.raises(MissingTasksError, match=r"1 of the 1 .*ps 0 \(ps 0\): what listens there does not report w"):
+        wait({PS: [ALIVE]}, 1.2, on_answers=lambda replies: {PS})
 
 
 def test_who_never_answered_is_named_when_the_time_is_over() -> None:

@@ -2,19 +2,25 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from benchmarks.cluster import rendezvous
 from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.cluster.liveness import GrpcProbe, Sign
 from benchmarks.cluster.member import start_server
 from benchmarks.cluster.rendezvous import TaskLists, difference
-from benchmarks.errors import ClusterError, UsageError
+from benchmarks.errors import UsageError
 from tests.support.clusters import free_addresses
 
 MINE = Cluster(ps=("h:1",), workers=("h:2", "h:3"), own=Task("worker", 0))
+
+
+def started(hosts: Mapping[str, Sequence[str]], own: Task = MINE.own) -> tf.distribute.Server:
+    return start_server(hosts, own, tf.compat.v1.ConfigProto(device_count={"GPU": 0}))
 
 
 def message(cluster: Cluster) -> dict[str, Any]:
@@ -60,13 +66,10 @@ def two() -> tuple[Cluster, Cluster, TaskLists, TaskLists]:
         for index, other in enumerate((third, fourth))
     ]
     now = iter(range(10**6))
-    import tensorflow as tf
-
-    lists = []
-    for cluster in clusters:
-        options = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
-        server = start_server(cluster.spec(), cluster.own, options)
-        lists.append(TaskLists(cluster, server.target, clock=lambda: float(next(now)), sleep=lambda seconds: None))
+    lists = [
+        TaskLists(cluster, started(cluster.spec(), cluster.own).target, clock=lambda: float(next(now)))
+        for cluster in clusters
+    ]
     return (*clusters, *lists)  # type: ignore[return-value]
 
 
@@ -75,13 +78,14 @@ def test_both_learn_of_a_difference_and_wait_a_while_for_the_third(
 ) -> None:
     first, second, of_first, of_second = two
     reply = GrpcProbe()(second.address, 30.0).reply
-    of_first.compare({Task("worker", 1): reply})
+    others = {Task("worker", 1), Task("worker", 2)}
+    assert of_first.compare({}) == of_first.compare({Task("worker", 1): reply}) == others, "neither was told"
     assert of_first.problem is not None
     assert of_first.problem.startswith(
         f"worker 1 ({second.address}) has worker = {', '.join(second.workers)}; worker 0 "
     )
-    of_second.compare({})
-    assert of_second.problem is not None, "the first has left its lists there"
+    assert of_second.compare({}) == {Task("worker", 2)}, "the first has left its lists there"
+    assert of_second.problem is not None
     assert of_second.problem.startswith(
         f"worker 0 ({first.address}) has worker = {', '.join(first.workers)}; worker 1 "
     )
@@ -91,11 +95,8 @@ def test_both_learn_of_a_difference_and_wait_a_while_for_the_third(
 
 
 def test_a_server_answers_a_probe_alike_until_it_is_started_anew() -> None:
-    import tensorflow as tf
-
     addresses, probe = free_addresses(2), GrpcProbe()
-    options = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
-    servers = [start_server({"worker": [address]}, Task("worker", 0), options) for address in addresses]
+    servers = [started({"worker": [address]}) for address in addresses]
     first, again, other = (probe(address, 30.0) for address in (addresses[0], *addresses))
     assert first == again and first.sign is other.sign is Sign.ALIVE
     assert b"/job:worker/replica:0/task:0" in first.reply and first.reply != other.reply
@@ -103,33 +104,22 @@ def test_a_server_answers_a_probe_alike_until_it_is_started_anew() -> None:
 
 
 def test_a_server_that_publishes_nothing_is_no_task_of_a_run() -> None:
-    import tensorflow as tf
-
     own, bare = free_addresses(2)
     cluster = Cluster(ps=(), workers=(own, bare), own=Task("worker", 0))
-    options = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
-    target = start_server(cluster.spec(), cluster.own, options).target
-    keep = start_server({"wk": [bare]}, Task("wk", 0), options)
-    now = iter(range(0, 10**6, 10))
-    lists = TaskLists(cluster, target, clock=lambda: float(next(now)), sleep=lambda seconds: None)
-    with pytest.raises(ClusterError, match=rf"^worker 1 \({bare}\) did not report with which addresses it was started"):
-        lists.settle({Task("worker", 1): GrpcProbe()(bare, 30.0).reply})
-    lists.problem = "worker 1 has other lists."
-    with pytest.raises(UsageError, match="worker 1 has other lists"):  # which says more than who is silent
-        lists.settle({Task("worker", 1): GrpcProbe()(bare, 30.0).reply})
+    lists, keep = TaskLists(cluster, started(cluster.spec()).target), started({"wk": [bare]}, Task("wk", 0))
+    other = Task("worker", 1)
+    assert lists.compare({other: GrpcProbe()(bare, 30.0).reply}) == {other}
     del keep
 
 
 def test_a_session_that_does_not_close_in_time_says_nothing(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    import tensorflow as tf
-
     def close(session: tf.compat.v1.Session) -> None:
         raise tf.errors.DeadlineExceededError(None, None, "Deadline Exceeded")
 
     (own,) = free_addresses(1)
-    target = start_server({"worker": [own]}, Task("worker", 0), tf.compat.v1.ConfigProto()).target
+    target = started({"worker": [own]}).target
     with monkeypatch.context() as patched:
         patched.setattr(tf.compat.v1.Session, "close", close)
         with rendezvous._session(target, [Task("worker", 0).device], 5.0) as session:

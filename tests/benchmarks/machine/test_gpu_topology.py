@@ -181,6 +181,8 @@ def test_a_gpu_that_does_not_answer_hides_no_other() -> None:
     assert found.problem == "GPU 1 of the driver does not answer (GPU is lost)"
     named = read(machine, CUDA_VISIBLE_DEVICES="GPU-3a,GPU-2a")
     assert [gpu.index for gpu in named.gpus] == [3, 2]
+    alone = read(Machine(1, lost={0: pynvml.NVML_ERROR_GPU_IS_LOST}), CUDA_VISIBLE_DEVICES="GPU-0a")
+    assert (alone.gpus, alone.problem) == ((), "GPU 0 of the driver does not answer (GPU is lost)")
     of_others = read(Machine(4, lost={1: pynvml.NVML_ERROR_NO_PERMISSION}))
     assert (len(of_others.gpus), of_others.problem) == (3, "")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import threading
@@ -16,84 +17,68 @@ import pytest
 from benchmarks.machine import nvml
 from benchmarks.measure import telemetry
 from benchmarks.measure.result_text import resource_lines, startup_line
-from benchmarks.measure.telemetry import Sources, Telemetry
+from benchmarks.measure.telemetry import Telemetry
 from benchmarks.process.tensorflow_setup import Devices
 from results.measurement import POWER_LIMIT, Derived, Measurement, derive
 from tests.support.commands import Records, RunBench
+from tests.support.nvidia import Machine
 from tests.support.records import make_record
 from variable_mgr.place import Place
 
 HEAT = pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
 CAP = pynvml.nvmlClocksThrottleReasonSwPowerCap
 LAST = 4  # of the moments 0 to 4 seconds
-Answers = dict[str, Any]
+ANSWERS = {
+    "nvmlDeviceGetUUID": lambda gpu: f"GPU-{gpu}-uuid",
+    "nvmlDeviceGetClockInfo": 1980,
+    "nvmlDeviceGetTemperature": [50, 55, 60, 62, 61],
+    "nvmlDeviceGetCurrentClocksThrottleReasons": 0,
+    "nvmlDeviceGetUtilizationRates": types.SimpleNamespace(gpu=90),
+    "nvmlDeviceGetMemoryInfo": [types.SimpleNamespace(used=n * 2**30) for n in (3, 5, 4, 4, 4)],
+    "nvmlDeviceGetPowerUsage": [100_000, 300_000, 300_000, 300_000, 100_000],
+    "nvmlDeviceGetTotalEnergyConsumption": [7_000, 0, 0, 0, 1_007_000],
+}
 
 
-class Driver:
-    """A driver. An answer may be a list, one per moment, or a function of the GPU; None, or no answer, is refused."""
-
-    NVMLError = pynvml.NVMLError
+class Driver(Machine):
+    """A driver. An answer may be a list, one per moment, or a function of the GPU; None is refused."""
 
     def __init__(self, count: int = 1, **answers: Any) -> None:
+        super().__init__(count)
         self.moment = 0
-        self.is_open = False
-        self.answers: Answers = {
-            "nvmlDeviceGetMigMode": (0, 0),
-            "nvmlDeviceGetClockInfo": 1980,
-            "nvmlDeviceGetTemperature": [50, 55, 60, 62, 61],
-            "nvmlDeviceGetCurrentClocksThrottleReasons": 0,
-            "nvmlDeviceGetUtilizationRates": types.SimpleNamespace(gpu=90),
-            "nvmlDeviceGetMemoryInfo": [types.SimpleNamespace(used=n * 2**30) for n in (3, 5, 4, 4, 4)],
-            "nvmlDeviceGetPowerUsage": [100_000, 300_000, 300_000, 300_000, 100_000],
-            "nvmlDeviceGetTotalEnergyConsumption": [7_000, 0, 0, 0, 1_007_000],
-        } | answers
-        self._count = count
+        for name, answer in (ANSWERS | answers).items():
+            self._answers[name] = functools.partial(self._answer, answer)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("nvmlDeviceGet") and name not in ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"):
-            return lambda handle, *which: self._answer(name, handle)
-        return getattr(pynvml, name)
-
-    def _answer(self, name: str, handle: int) -> Any:
-        assert self.is_open
-        answer = f"GPU-{handle}-uuid" if name == "nvmlDeviceGetUUID" else self.answers.get(name)
+    def _answer(self, answer: Any, gpu: int, *which: int) -> Any:
         if isinstance(answer, list):
             answer = answer[self.moment]
-        if callable(answer):
-            answer = answer(handle)
         if answer is None:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-        return answer
-
-    def nvmlInit(self) -> None:  # noqa: N802 - the driver's name
-        self.is_open = True
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self.is_open = False
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return self._count
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
-        return index
+        return answer(gpu) if callable(answer) else answer
 
 
-def watch(driver: Driver | None = None, root: Path = Path("/nowhere")) -> Any:
+def watch(
+    driver: Driver | None = None,
+    root: Path = Path("/nowhere"),
+    at_each: Callable[[int], object] = lambda moment: None,
+) -> Any:
     """Returns the summary of samples at 0, 1, 2, 3 and 4 seconds; the process uses 1.5 cores."""
     driver = driver or Driver(count=0)
+    at_each(0)
 
     def pause(seconds: float) -> bool:
         assert seconds == 1.0
         driver.moment += 1
+        at_each(driver.moment)
         return driver.moment == LAST
 
-    sources = Sources(
+    watched = Telemetry(
         nvml.opened({}, driver).gpus,
         root,
         clock=lambda: 100.0 + driver.moment,
         cpu_seconds=lambda: 7.0 + 1.5 * driver.moment,
+        pause=pause,
     )
-    watched = Telemetry(sources, pause=pause)
     watched.run()
     return watched.summary()
 
@@ -145,13 +130,11 @@ def test_halves_show_a_clock_that_falls() -> None:
 
 @pytest.mark.parametrize("gone_at", [0, 2, LAST])
 def test_a_gpu_that_is_lost_has_no_energy(gone_at: int) -> None:
-    driver = Driver()
-    driver.answers = {
+    answers = {
         name: ([*answer] if isinstance(answer, list) else [answer] * 5)[:gone_at] + [None] * (5 - gone_at)
-        for name, answer in driver.answers.items()
+        for name, answer in ANSWERS.items()
     }
-    seen = watch(driver)
-    (gpu,) = seen["gpus"]
+    (gpu,) = watch(Driver(**answers))["gpus"]
     assert gpu["energy_joules"] is None
     assert (gpu["clock_mhz"] is None) == (gone_at == 0)
 
@@ -169,7 +152,7 @@ def test_too_short_a_window_knows_no_energy(tmp_path: Path) -> None:
         driver.moment = LAST
         return True
 
-    watched = Telemetry(Sources(nvml.opened({}, driver).gpus, tmp_path, clock=lambda: next(ticks)), pause=pause)
+    watched = Telemetry(nvml.opened({}, driver).gpus, tmp_path, clock=lambda: next(ticks), pause=pause)
     watched.run()
     seen = watched.summary()
     assert seen["gpus"][0]["energy_joules"] is None
@@ -177,18 +160,14 @@ def test_too_short_a_window_knows_no_energy(tmp_path: Path) -> None:
 
 
 def test_the_cores_that_other_processes_use_are_counted(tmp_path: Path) -> None:
-    class Host(Driver):
+    def at_each(second: int) -> None:
         """Each second, all processes use two seconds of user and half of system time; virtual machines, a quarter."""
+        ticks = os.sysconf("SC_CLK_TCK") * second
+        (tmp_path / "proc").mkdir(exist_ok=True)
+        (tmp_path / "proc/stat").write_text(f"cpu {2 * ticks} 0 {ticks // 2} {9 * ticks} 0 0 0 {ticks // 4}\n")
 
-        def __setattr__(self, name: str, value: Any) -> None:
-            super().__setattr__(name, value)
-            if name == "moment":
-                ticks = os.sysconf("SC_CLK_TCK") * value
-                (tmp_path / "proc").mkdir(exist_ok=True)
-                (tmp_path / "proc/stat").write_text(f"cpu {2 * ticks} 0 {ticks // 2} {9 * ticks} 0 0 0 {ticks // 4}\n")
-
-    assert watch(Host(count=0), tmp_path)["cpu_cores_used_by_others"] == pytest.approx(2.5 - 1.5 + 0.25)
-    assert watch(Driver(count=0), tmp_path / "none")["cpu_cores_used_by_others"] is None
+    assert watch(root=tmp_path, at_each=at_each)["cpu_cores_used_by_others"] == pytest.approx(2.5 - 1.5 + 0.25)
+    assert watch(root=tmp_path / "none")["cpu_cores_used_by_others"] is None
 
 
 # The thread.
@@ -201,7 +180,7 @@ def test_it_looks_at_once_and_a_last_time_from_its_own_thread() -> None:
         names.append(threading.current_thread().name)
         return float(len(names))
 
-    watched = Telemetry(Sources(clock=clock))
+    watched = Telemetry(clock=clock)
     with watched:
         pass
     assert names == ["telemetry", "telemetry"]
@@ -219,7 +198,7 @@ def test_a_look_in_between_is_a_summary_until_then() -> None:
         driver.moment += 1
         return driver.moment == 2
 
-    watched = Telemetry(Sources(clock=lambda: float(driver.moment)), pause=pause)
+    watched = Telemetry(clock=lambda: float(driver.moment), pause=pause)
     assert watched.summary() == {}
     watched.run()
     assert taken[0] == {}, "one sample is no window"
@@ -230,7 +209,7 @@ def test_what_goes_wrong_in_it_ends_nothing_else() -> None:
     def broken() -> float:
         raise OSError("the clock is broken")
 
-    with Telemetry(Sources(clock=broken)) as watched:
+    with Telemetry(clock=broken) as watched:
         pass
     assert watched.summary() == {"failure": "OSError: the clock is broken"}
 
@@ -252,13 +231,13 @@ def test_only_the_gpus_that_are_used_here_are_watched(
     hosts: tuple[str, ...],
     indices: list[int],
 ) -> None:
-    driver = Driver(count=4)
-    opened: Callable[..., Any] = nvml.opened
-    monkeypatch.setattr(nvml, "opened", lambda: opened({"CUDA_VISIBLE_DEVICES": "3,1,0"}, driver))
+    found = nvml.opened({"CUDA_VISIBLE_DEVICES": "3,1,0"}, Driver(count=4))
+    looks: list[None] = []
+    monkeypatch.setattr(nvml, "opened", lambda: looks.append(None) or found)
     devices = Devices(device=device, num_devices=num_devices, virtual_gpus=virtual_gpus)
     with telemetry.prepared_telemetry(devices, Place((), "", hosts=hosts)) as watched:
         pass
-    assert driver.is_open == bool(indices), "without persistence mode, to close it deinitialises the GPUs"
+    assert bool(looks) == bool(indices), "without persistence mode, to open it initialises the GPUs"
     seen = watched.summary()
     assert [gpu["index"] for gpu in seen["gpus"]] == indices
 

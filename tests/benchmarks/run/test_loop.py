@@ -118,7 +118,7 @@ def test_what_makes_a_run_invalid(found: list[float], skipped: list[float], reas
     session = types.SimpleNamespace(run=lambda fetched, options: found[: len(fetched)])
     run: Any = types.SimpleNamespace(built=built, log=log, session=session, options=None)
     train._check_variables(run)
-    log.reports = [log.report().to_message()]
+    log.reports = [log.report()]
     with pytest.raises(InvalidRunError, match=reason) if reason else contextlib.nullcontext():
         train._require_valid(log)
 

@@ -184,7 +184,7 @@ def test_a_part_of_the_shards_is_read_with_a_notice(
     (copied / form.format(2)).unlink()
     found = imagenet_files.find_imagenet(str(copied), "train")
     assert "holds 3 of 4 train shards, and only their photos are read" in capsys.readouterr().err
-    assert found.count() < 40 and "3 train shards of 4 in" in found.describe()
+    assert found.count < 40 and "3 train shards of 4 in" in found.describe()
 
 
 def _in_one_file(name: str) -> Callable[[Path], None]:
@@ -244,7 +244,7 @@ def _defects(directory: Path) -> list[Defect]:
 def test_usual_names_and_places_of_shards(copied: Path, arrange: Callable[[Path], None]) -> None:
     arrange(copied)
     (copied / "._train-00000-of-00004").write_bytes(b"as macOS leaves them")
-    assert imagenet_files.find_imagenet(str(copied), "train").count() == 40
+    assert imagenet_files.find_imagenet(str(copied), "train").count == 40
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_compressed_shards(fake_imagenet: Path, copied: Path, compress: Callable
     seen = take_batches(copied, 10)
     assert len({image.tobytes() for images, _ in seen for image in images}) == 40
     assert _labels([seen]) == labels_of(fake_imagenet)
-    assert imagenet_files.find_imagenet(str(copied), "train").count() == 40
+    assert imagenet_files.find_imagenet(str(copied), "train").count == 40
     assert _defects(copied) == []
 
 
@@ -275,7 +275,7 @@ def test_shards_without_records_are_reported(
     (copied / "train-00002-of-00004").write_bytes(compress(b""))
     found = imagenet_files.find_imagenet(str(copied), "train")
     assert "holds 1 shard without records (train-00002-of-00004)" in capsys.readouterr().err
-    assert found.count() == 30 and "3 train shards of 4" in found.describe()
+    assert found.count == 30 and "3 train shards of 4" in found.describe()
 
 
 def test_a_compressed_shard_that_is_cut_off_is_named(copied: Path) -> None:
@@ -330,7 +330,7 @@ def test_a_folder_of_class_folders_is_read(fake_imagenet: Path, tmp_path: Path) 
     to_folder(fake_imagenet, tmp_path / "train")
     for directory in (tmp_path, tmp_path / "train"):
         found = imagenet_files.find_imagenet(str(directory), "train")
-        assert found.count() == 40
+        assert found.count == 40
     classes = sorted({*labels_of(fake_imagenet)})
     assert list(found.classes) == [f"n{label:08d}" for label in classes]
     seen = _labels([take_batches(tmp_path, 10, num_classes=1000)])

@@ -320,11 +320,20 @@ def _saved(kind: str, *shape: int, dtype: type = np.uint8) -> Callable[[Path], N
         (lambda photo: os.truncate(photo, 2**40), "it has 1099511627776 bytes, and the limit is 67108864"),
         (_saved("BMP", 2, 65501, 3), "a side is above 65500 pixels, the most of a JPEG: pass --resize or --decoded"),
         (_saved("EPS", 8, 8, 3), "cannot be decoded (UnidentifiedImageError)"),  # Pillow would start a program
-        (_saved("TIFF", 8, 8, dtype=np.float32), "no integers of 8 or 16 bits, so white is not known"),
-        (_saved("TIFF", 8, 8, dtype=np.int32), "no integers of 8 or 16 bits, so white is not known"),
-        (_saved("JPEG", 1001, 1000, 3), "its image is of 1000x1001 pixels, above the limit of 1 million"),
-        (_saved("PNG", 1001, 1000, 3), "its image is of 1000x1001 pixels, above the limit of 1 million"),
-        (_saved("BMP", 1001, 1000, 3), "its image is of 1000x1001 pixels, above the limit of 1 million"),
+        (_saved("TIFF", 8, 8, dtype=np.float32), "no integers of 8 or 16 bits, so white is not known; replace it"),
+        (_saved("TIFF", 8, 8, dtype=np.int32), "no integers of 8 or 16 bits, so white is not known; replace it"),
+        (
+            _saved("JPEG", 1001, 1000, 3),
+            "its image is of 1000x1001 pixels, above the limit of 1 million; make it smaller",
+        ),
+        (
+            _saved("PNG", 1001, 1000, 3),
+            "its image is of 1000x1001 pixels, above the limit of 1 million; make it smaller",
+        ),
+        (
+            _saved("BMP", 1001, 1000, 3),
+            "its image is of 1000x1001 pixels, above the limit of 1 million; make it smaller",
+        ),
     ],
 )
 def test_a_photo_that_cannot_be_used_is_left_out(
