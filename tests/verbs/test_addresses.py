@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from benchmarks.data.sources.storage import path_of
 from benchmarks.data.writing import fake_imagenet, photo_records
 from tests.support.commands import Records, RunBench
 from tests.support.images import measure_by_count
+from tests.support.records import losses_of
 
 ON_CPU = ("--device=cpu", "--num_warmup_batches=1")
 TRIVIAL = (*ON_CPU, "--model=trivial", "--batch_size=4")
@@ -46,10 +46,6 @@ def replace(file: Path, content: bytes) -> None:
     file.write_bytes(content)
 
 
-def losses(record: Mapping[str, Any]) -> list[float]:
-    return [*record["measurement"]["warmup_losses"], *record["measurement"]["losses"]]
-
-
 @pytest.mark.parametrize(
     "flags",
     [
@@ -65,7 +61,7 @@ def test_a_run_reads_the_same_as_on_this_host(
     for data_dir in photos:
         run_bench(*TRIVIAL, f"--data_dir={data_dir}", *flags).succeeded()
     here, there = records()
-    assert losses(there) == losses(here)
+    assert losses_of(there) == losses_of(here)
     assert there["config"]["data_set"] == here["config"]["data_set"]
     assert [{**one, "seconds": 0} for one in there["measurement"].get("evaluations", [])] == [
         {**one, "seconds": 0} for one in here["measurement"].get("evaluations", [])
@@ -92,7 +88,7 @@ def test_a_training_continues_from_an_address(
         assert f"--train_dir={address} cannot be locked (its storage has no locks)" in done.stderr
     assert f"continuing after step 4, from {address}/model.ckpt-4." in done.stdout
     at_once, before, after = records()
-    assert losses(before) + losses(after) == losses(at_once)
+    assert losses_of(before) + losses_of(after) == losses_of(at_once)
     kept = {path.name for path in path_of(address).iterdir()}
     assert kept == {"checkpoint", "model.ckpt-8.index", "model.ckpt-8.data-00000-of-00001"}
     assert tf.train.latest_checkpoint(address) == f"{address}/model.ckpt-8"
