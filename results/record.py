@@ -138,6 +138,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return 0.0
 
     @property
+    def rate(self) -> float | None:
+        """Images per second, if the run is valid."""
+        return self.derived.images_per_sec if self.status is Status.OK else None
+
+    @property
     def command_line(self) -> str:
         """The command that repeats it, without secrets."""
         return shlex.join(["run_bench.py", *recorded_command(self.identity.command)])

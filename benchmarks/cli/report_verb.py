@@ -30,7 +30,6 @@ from benchmarks.run import run_verb
 from benchmarks.trackers import handover, tracker_list
 from results.exchange.formats import FORMATS, TABLES
 from results.exchange.public_table import TableError
-from results.gate.rounds import rate
 from results.masking import MASK
 from results.record import Record, differing, flat
 from results.report import published
@@ -133,7 +132,7 @@ def _export(records: Sequence[Record], values: Mapping[str, Any], sources: Seque
         raise UsageError(
             f"--output_format={name}: {error}. Run {sys.executable} -m pip install {error.name}."
         ) from error
-    if not form.has_failures and (failed := sum(rate(record) is None for record in records)):
+    if not form.has_failures and (failed := sum(record.rate is None for record in records)):
         warn(f"{name} is of valid rates: {failed} of {counted(len(records), 'record')} have none and are left out.")
     if output is None:
         say(*str(content).split("\n")[:-1])

@@ -27,7 +27,6 @@ from results.gate import noise
 from results.gate.comparison import config_differences, differences, listed, software, software_in_words
 from results.gate.decision import QUIET_THRESHOLD
 from results.gate.findings import Findings, Side
-from results.gate.rounds import rate
 from results.gate.trial import SHORTEST_TRIAL, Trial
 from results.summary import hardware_in_words
 from results.text import counted
@@ -138,8 +137,8 @@ def _compare(
     decided = [each for each in configurations if not each.refusal]
     refused = [f"{what_is_run(each.cell)} cannot be run: {each.refusal}" for each in configurations if each.refusal]
     pairs = [pair for each in configurations for pair in each.pairs]
-    base = [pair.base for pair in pairs if rate(pair.base) is not None]
-    candidate = [pair.candidate for pair in pairs if rate(pair.candidate) is not None]
+    base = [pair.base for pair in pairs if pair.base.rate is not None]
+    candidate = [pair.candidate for pair in pairs if pair.candidate.rate is not None]
     findings = Findings(
         base=Side(name=sides[BASE].name, software=software_in_words(base) or _UNKNOWN),
         candidate=Side(name=sides[CANDIDATE].name, software=software_in_words(candidate) or _UNKNOWN),

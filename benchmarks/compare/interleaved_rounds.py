@@ -6,7 +6,6 @@ Where possible, both runs of a round start at once and interleave their steps in
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
 import statistics
 import time
@@ -28,7 +27,7 @@ from benchmarks.trackers import tracker_list
 from results.gate.baselines import BASELINES_DIR
 from results.gate.comparison import differences, hardware, listed
 from results.gate.findings import Finding, Verdict
-from results.gate.rounds import group, rate, why_failed
+from results.gate.rounds import group, why_failed
 from results.gate.trial import Trial
 from results.record import Record, Status
 
@@ -48,7 +47,7 @@ class Pair:
     @property
     def rates(self) -> tuple[float, float] | None:
         """Returns both rates in images per second; None if a run has no valid one."""
-        base, candidate = rate(self.base), rate(self.candidate)
+        base, candidate = self.base.rate, self.candidate.rate
         return None if base is None or candidate is None else (base, candidate)
 
 
@@ -138,7 +137,7 @@ class Configuration:
         """Takes a pair of rounds, and returns its rates, or why it failed, in words."""
         self.pairs.append(pair)
         if pair.rates is None:
-            base_ran = rate(pair.base) is not None or interleaved_steps.waited_in_vain(pair.base.reason)
+            base_ran = pair.base.rate is not None or interleaved_steps.waited_in_vain(pair.base.reason)
             side, record = (CANDIDATE, pair.candidate) if base_ran else (BASE, pair.base)
             reason = f"The {side} did not run in repeat {len(self.pairs)}: {why_failed(record)}"
             self.failure = (Verdict.FAILED if base_ran else Verdict.INCONCLUSIVE), reason
@@ -185,15 +184,15 @@ def run_rounds(
     """
     on_gpus = any(cell.config and cell.config.devices.on_gpu for cell in plan.cells)
     provenance = new_session(command, on_gpus=on_gpus)
-    runner = _PairRunner(builds, plan.output_dir, provenance, plan.run_timeout_seconds)
+    runners = _runners(plan, builds, plan.output_dir, provenance)
     notes: list[str] = []
     interleaved: set[Cell] = set()
     if plan.warmup:
-        warmup = _PairRunner(builds, plan.output_dir / "warmup", provenance, plan.run_timeout_seconds)
+        warmup = _runners(plan, builds, plan.output_dir / "warmup", provenance)
         for configuration in configurations:
             cell = configuration.cell
             together = plan.interleave_steps and cell.config is not None and cell.config.can_interleave
-            pair = warmup.run_pair(cell, (BASE, CANDIDATE), f"warm-up, {what_is_run(cell)}", interleaved=together)
+            pair = _run_pair(warmup, cell, (BASE, CANDIDATE), f"warm-up, {what_is_run(cell)}", interleaved=together)
             if not together or Status.SKIPPED in (pair.base.status, pair.candidate.status):
                 continue
             if why := _why_not_interleaved(pair):
@@ -209,7 +208,7 @@ def run_rounds(
         for configuration in [each for each in configurations if not each.is_over]:
             cell, which = configuration.cell, f"repeat {number + 1} of at most {plan.max_repeats}"
             what = f"{which}, {configuration.what}{left}"
-            pair = runner.run_pair(cell, order, what, interleaved=cell in interleaved)
+            pair = _run_pair(runners, cell, order, what, interleaved=cell in interleaved)
             _refuse_unlike_hardware(pair)
             words = configuration.take(pair)
             warn(f"{which}, {configuration.what}: {words}")
@@ -218,7 +217,7 @@ def run_rounds(
 
 def _why_not_interleaved(pair: Pair) -> str:
     sides = ((BASE, pair.base), (CANDIDATE, pair.candidate))
-    if failed := [f"the {side} failed. {why_failed(record)}" for side, record in sides if not rate(record)]:
+    if failed := [f"the {side} failed. {why_failed(record)}" for side, record in sides if not record.rate]:
         return f"started at once, {' '.join(failed)}"
     both_did = pair.base.is_interleaved and pair.candidate.is_interleaved
     return "" if both_did else "a side does not know how to interleave steps."
@@ -238,35 +237,36 @@ def _refuse_unlike_hardware(pair: Pair) -> None:
         )
 
 
-class _PairRunner:
-    """Runs cells on both builds, each run in its own process; stores records per side."""
+def _runners(
+    plan: RoundsPlan, builds: Mapping[str, Build], directory: Path, origin: Provenance
+) -> dict[str, CellRunner]:
+    """Returns what runs cells on each side, each run in its own process, and stores its records below a directory."""
+    return {
+        side: CellRunner(
+            program=build.program,
+            directory=build.directory,
+            variables=build.variables,
+            output_dir=os.path.realpath(directory / side),  # the program may run in another directory
+            provenance=origin,
+            timeout_seconds=plan.run_timeout_seconds,
+            timeout_flag="--run_timeout_seconds",
+        )
+        for side, build in builds.items()
+    }
 
-    def __init__(self, builds: Mapping[str, Build], directory: Path, origin: Provenance, limit_seconds: float) -> None:
-        numbers = itertools.count(1)
-        self._runners = {
-            side: CellRunner(
-                program=build.program,
-                directory=build.directory,
-                variables=build.variables,
-                output_dir=os.path.realpath(directory / side),  # the program may run in another directory
-                provenance=origin,
-                timeout_seconds=limit_seconds,
-                timeout_flag="--run_timeout_seconds",
-                numbers=numbers,
-            )
-            for side, build in builds.items()
-        }
 
-    def run_pair(self, cell: Cell, order: Sequence[str], what: str, *, interleaved: bool) -> Pair:
-        """Runs a cell once on each side: in that order, or with interleaved steps, of which the first side begins.
+def _run_pair(
+    runners: Mapping[str, CellRunner], cell: Cell, order: Sequence[str], what: str, *, interleaved: bool
+) -> Pair:
+    """Runs a cell once on each side: in that order, or with interleaved steps, of which the first side begins.
 
-        `what` is shown meanwhile.
-        """
-        records: dict[str, Record] = {}
-        for sides in [order] if interleaved else [order[:1], order[1:]]:
-            ended = run_together([self._runners[side] for side in sides], [cell] * len(sides), what)
-            records |= zip(sides, ended, strict=True)
-        return Pair(**records)
+    `what` is shown meanwhile.
+    """
+    records: dict[str, Record] = {}
+    for sides in [order] if interleaved else [order[:1], order[1:]]:
+        ended = run_together([runners[side] for side in sides], [cell] * len(sides), what)
+        records |= zip(sides, ended, strict=True)
+    return Pair(**records)
 
 
 def plan_flags(output_dir: str) -> tuple[Flag, ...]:

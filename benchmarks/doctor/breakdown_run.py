@@ -28,7 +28,7 @@ from benchmarks.sweep import grid
 from benchmarks.sweep.isolated_run import PROGRAM, CellRunner, new_session
 from benchmarks.training import computing
 from models import specs
-from results.gate.rounds import rate, why_failed
+from results.gate.rounds import why_failed
 from results.intervals import Interval, geometric_mean
 from results.measurement import Measurement
 from results.record import Record, Status
@@ -259,7 +259,7 @@ class _StageRunner:
                 self._seconds = max(self._seconds, _seconds_for_interval(record.measurement))
                 record = self._run_stage(stage, flags)
             self._ran[stage.part] = flags
-            derived, images_per_sec = record.derived, rate(record)
+            derived, images_per_sec = record.derived, record.rate
             if images_per_sec is not None:
                 interval = Interval.of(images_per_sec, derived.images_per_sec_low, derived.images_per_sec_high)
                 stage = dataclasses.replace(stage, images_per_sec=interval)
@@ -284,7 +284,7 @@ class _StageRunner:
             if stage.images_per_sec and stage.part is not Part.FIXED:
                 if self._end - time.monotonic() < self._seconds:
                     break
-                second = rate(self._run_stage(stage, self._ran[stage.part]))
+                second = self._run_stage(stage, self._ran[stage.part]).rate
                 if second is not None:
                     rates = [stage.images_per_sec.value, second]
                     middle = Interval(geometric_mean(rates))

@@ -139,7 +139,7 @@ def _finding(base: RunGroup, candidate: RunGroup, threshold: float, decision: De
 
 
 def _how_it_ended(side: RunGroup) -> str:
-    ended = [*side.failures, *(record for record in side.records if rounds.rate(record) is None)]
+    ended = [*side.failures, *(record for record in side.records if record.rate is None)]
     return rounds.why_failed(ended[0])
 
 
@@ -160,7 +160,7 @@ def notes_on_differences(
 ) -> Iterator[str]:
     """Yields in what the software of the first configuration differs that is valid in both; each has runs of both."""
     for sides in configurations:
-        valid = [[record for record in side if rounds.rate(record) is not None] for side in sides]
+        valid = [[record for record in side if record.rate is not None] for side in sides]
         if all(valid):
             if unlike := differences(software(valid[0][0]), software(valid[1][0]), names):
                 yield f"The software differs: {listed(unlike)}."

@@ -32,22 +32,17 @@ class RunGroup:
     @property
     def rates(self) -> list[float]:
         """Returns images per second of the valid rounds."""
-        return [images_per_sec for record in self.records if (images_per_sec := rate(record)) is not None]
+        return [rate for record in self.records if (rate := record.rate) is not None]
 
     @property
     def failures(self) -> list[Record]:
         """Returns the records of runs that crashed, hung, ran out of memory or had invalid numbers."""
-        return [record for record in self.records if rate(record) is None and is_evidence(record)]
+        return [record for record in self.records if record.rate is None and is_evidence(record)]
 
 
 def is_evidence(record: Record) -> bool:
     """Returns whether a run says something about its build: it was neither refused nor stopped by the user."""
     return record.status not in (Status.SKIPPED, Status.INTERRUPTED)
-
-
-def rate(record: Record) -> float | None:
-    """Returns images per second of a valid run."""
-    return record.derived.images_per_sec if record.status is Status.OK else None
 
 
 def why_failed(record: Record) -> str:
@@ -59,7 +54,7 @@ def why_failed(record: Record) -> str:
 
 def notes_on_interleaving(records: Iterable[Record]) -> list[str]:
     """Returns a warning if some of the valid runs interleaved their steps with another run, and some ran alone."""
-    if len({record.is_interleaved for record in records if rate(record) is not None}) < 2:
+    if len({record.is_interleaved for record in records if record.rate is not None}) < 2:
         return []
     return [
         "Some runs interleaved their steps with another run, and some ran alone. Interleaved runs begin each time "
@@ -116,7 +111,7 @@ def pairs(base: RunGroup, candidate: RunGroup) -> list[tuple[float, float]] | No
     for earlier, later in itertools.pairwise(times):
         if max(earlier) > min(later) or (max(earlier) == min(later) and not may_tie):
             return None
-    rates = [(rate(first), rate(second)) for first, second in blocks if first is not None and second is not None]
+    rates = [(first.rate, second.rate) for first, second in blocks if first is not None and second is not None]
     return [(first, second) for first, second in rates if first is not None and second is not None]
 
 
@@ -129,7 +124,7 @@ class Session:
     @property
     def images_per_sec(self) -> float:
         """Returns the median over the rounds."""
-        return statistics.median(found for record in self.records if (found := rate(record)) is not None)
+        return statistics.median(rate for record in self.records if (rate := record.rate) is not None)
 
     @property
     def date(self) -> str:
@@ -166,4 +161,4 @@ def why_not(record: Record) -> str | None:
         return f"it is of kind {record.kind}, and only runs have a rate to compare"
     if record.status is not Status.OK:
         return f"its status is {record.status}, and only ok runs have a valid rate"
-    return None if rate(record) is not None else f"its rate is {record.derived.images_per_sec}"
+    return None if record.rate is not None else f"its rate is {record.derived.images_per_sec}"

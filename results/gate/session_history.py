@@ -200,7 +200,7 @@ def _panel(axis: Axes, history: History) -> None:
         (index, rate)
         for index, session in enumerate(history.sessions)
         for record in session.records
-        if (rate := rounds.rate(record))
+        if (rate := record.rate)
     ]
     axis.plot(*zip(*dots, strict=True), linestyle="", marker=".", markersize=3, color=COLOURS[7], alpha=0.6)
     style = {name: value for name, value in look(0).items() if name != "capsize"}

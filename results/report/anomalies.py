@@ -84,7 +84,7 @@ def _anomalies(row: Row, siblings: Siblings) -> Iterator[str]:
     if unlike := unlike_variables([record.environment for record in row.valid]):
         yield f"its repeats have unlike environment variables ({', '.join(unlike)}): {_SELECT}"
     yield from _of_scaling(row)
-    rates = [record.derived.images_per_sec for record in row.valid if record.derived.images_per_sec]
+    rates = [rate for record in row.records if (rate := record.rate)]
     if len(rates) >= 3:
         middle = statistics.median(rates)
         off = max(rates, key=lambda rate: abs(rate - middle))

@@ -253,6 +253,39 @@ def steps(rows: Sequence[Row]) -> Figure | None:
     return figure
 
 
+# Of every report; `against` and `reductions` below make others.
+PLOTS = (
+    figures.Plot(
+        "scaling",
+        "Scaling",
+        "Points: measured. Line: the law, if three numbers fit it; dashed: predicted; band: its 95 % interval. Dotted: "
+        "ideal.",
+        scaling,
+    ),
+    figures.Plot(
+        "managers",
+        "Variable managers",
+        "With the most devices. Orange: trains differently, so it is not ranked with the others.",
+        managers,
+    ),
+    figures.Plot("batches", "Batch size", "Where a line is flat, a larger batch gains nothing.", batches),
+    figures.Plot(
+        "time",
+        "Where time goes",
+        "Computing: a step under `independent`. Input: what real data add. Only steps clearly longer than computing.",
+        time_goes,
+    ),
+    figures.Plot("sent", "Bytes sent per step", "By formula, all devices together.", sent),
+    figures.Plot("real_over_synthetic", "Real over synthetic", "1: input costs nothing.", real_over_synthetic),
+    figures.Plot(
+        "steps",
+        "Step times",
+        "At most the latest six runs. Warm-up is shaded; the first step may exceed the plot. Right: steps by duration.",
+        steps,
+    ),
+)
+
+
 def against(table: published.FigureTable) -> figures.Plot:
     """Returns the plot of the user's rates and a table's figures against devices."""
 

@@ -19,17 +19,7 @@ from results.report import headline
 from results.report.anomalies import title as label
 from results.report.contents import TITLE, Report
 from results.report.figures import COLOURS, MOST_BARS, MOST_LINES, MOST_PANELS, Plot, drawn, is_broad
-from results.report.plots import (
-    against,
-    batches,
-    managers,
-    real_over_synthetic,
-    reductions,
-    scaling,
-    sent,
-    steps,
-    time_goes,
-)
+from results.report.plots import PLOTS, against, reductions
 from results.store import as_csv, replace
 from results.summary import Row, grouped, hardware_in_words
 from results.text import CODE, Table
@@ -38,36 +28,6 @@ from results.version import SUITE_VERSION
 _OF_ALL_PLOTS = (
     f"Plots have at most {MOST_PANELS} panels, {MOST_LINES} lines a panel, and {MOST_BARS} bars. "
     "Error bars are 95 % intervals."
-)
-PLOTS = (
-    Plot(
-        "scaling",
-        "Scaling",
-        "Points: measured. Line: the law, if three numbers fit it; dashed: predicted; band: its 95 % interval. Dotted: "
-        "ideal.",
-        scaling,
-    ),
-    Plot(
-        "managers",
-        "Variable managers",
-        "With the most devices. Orange: trains differently, so it is not ranked with the others.",
-        managers,
-    ),
-    Plot("batches", "Batch size", "Where a line is flat, a larger batch gains nothing.", batches),
-    Plot(
-        "time",
-        "Where time goes",
-        "Computing: a step under `independent`. Input: what real data add. Only steps clearly longer than computing.",
-        time_goes,
-    ),
-    Plot("sent", "Bytes sent per step", "By formula, all devices together.", sent),
-    Plot("real_over_synthetic", "Real over synthetic", "1: input costs nothing.", real_over_synthetic),
-    Plot(
-        "steps",
-        "Step times",
-        "At most the latest six runs. Warm-up is shaded; the first step may exceed the plot. Right: steps by duration.",
-        steps,
-    ),
 )
 # More rows are drawn on demand: a page with 10,000 rows would take seconds to open.
 _STATIC_ROWS = 150

@@ -11,7 +11,6 @@ from results.measurement import Measurement
 from results.record import STEPS_PER_SLICE, Record, Status
 from results.report import headline
 from results.report.anomalies import anomalies, title, warnings_of
-from results.report.contents import Report
 from results.report.plots import where_time_goes
 from results.report.ranking import ranking_groups
 from results.summary import Siblings, manager_of, summarize
@@ -288,15 +287,6 @@ def test_repeats_with_unlike_environment_variables_are_noted() -> None:
     runs[0].environment["variables"]["TF_ENABLE_ONEDNN_OPTS"] = "0"
     (note,) = anomalies(summarize(runs))
     assert "unlike environment variables (TF_ENABLE_ONEDNN_OPTS): select runs with --where (session_id," in note
-
-
-def test_what_differs_beside_an_equal_tensorflow_is_noted() -> None:
-    runs = [
-        replace(run := fake_run(), environment={**run.environment, "numpy_version": numpy}) for numpy in ("2.4", "2.5")
-    ]
-    runs = [replace(run, identity=replace(run.identity, software_key=f"{at}bcd")) for at, run in enumerate(runs)]
-    (note,) = Report(runs).notes
-    assert note == "numpy_version is 2.4 in TensorFlow 2.21.0 0bcd and 2.5 in TensorFlow 2.21.0 1bcd."
 
 
 def test_numbers_of_processes_are_in_the_title() -> None:

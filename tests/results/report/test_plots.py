@@ -17,8 +17,7 @@ from PIL import Image
 
 from results.record import Record, Status
 from results.report import figures, published
-from results.report.plots import against, reductions
-from results.report.write import PLOTS
+from results.report.plots import PLOTS, against, reductions
 from results.summary import summarize
 from results.text import rounded
 from tests.support.records import fake_reduction, fake_run, golden_records

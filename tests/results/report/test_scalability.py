@@ -16,7 +16,6 @@ from results.record import Record, Status
 from results.report import figures, plots, scalability
 from results.report.published import FigureTable
 from results.report.side_tables import side_tables
-from results.report.write import PLOTS
 from results.summary import summarize
 from tests.support.records import fake_run
 
@@ -220,7 +219,7 @@ def test_odd_records_cost_no_other_curve() -> None:
 
 
 def test_the_plot_has_points_a_curve_a_band_and_a_dashed_prediction() -> None:
-    (plot,) = [plot for plot in PLOTS if plot.name == "scaling"]
+    (plot,) = [plot for plot in plots.PLOTS if plot.name == "scaling"]
     with matplotlib.style.context(figures.STYLE, after_reset=True):
         figure = plot.draw(
             summarize([*repeated(1, 2, 4), *repeated(1, 2, 4, variable_update="independent", sigma=0.0)])
