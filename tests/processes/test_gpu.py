@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.machine.hardware import gpu_inventory
-from tests.support.commands import USER_ENVIRONMENT, Records, RunBench
-from tests.support.records import losses_of
+from tests.support.commands import USER_ENVIRONMENT, Records, RunBench, losses_of
 from variable_mgr.catalog import IN_ONE_PROCESS
 
 COUNT = len(gpu_inventory(USER_ENVIRONMENT).gpus)

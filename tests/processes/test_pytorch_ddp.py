@@ -8,8 +8,7 @@ import signal
 import pytest
 
 from tests.support.clusters import SMALL, StartCluster, local
-from tests.support.commands import Records, RunBench
-from tests.support.records import losses_of
+from tests.support.commands import Records, RunBench, losses_of
 
 pytest.importorskip("torch")
 SECONDS = 60.0

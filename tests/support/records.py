@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +103,6 @@ def fake_run(
         reason=reason,
         warnings=warnings,
     )
-
-
-def losses_of(record: Mapping[str, Any]) -> list[float]:
-    """Returns the losses of a record, as JSON, from the first step of its run on."""
-    return [*record["measurement"]["warmup_losses"], *record["measurement"]["losses"]]
 
 
 def at_minutes(runs: Sequence[Record], minutes: Iterable[int]) -> list[Record]:

@@ -13,9 +13,8 @@ import tensorflow as tf
 from benchmarks.checkpoints import checkpoint_files
 from benchmarks.data.sources.storage import path_of
 from benchmarks.data.writing import fake_imagenet, photo_records
-from tests.support.commands import Records, RunBench
+from tests.support.commands import Records, RunBench, losses_of
 from tests.support.images import measure_by_count
-from tests.support.records import losses_of
 
 ON_CPU = ("--device=cpu", "--num_warmup_batches=1")
 TRIVIAL = (*ON_CPU, "--model=trivial", "--batch_size=4")

@@ -11,8 +11,7 @@ import pytest
 from benchmarks.config import variable_update
 from benchmarks.errors import UsageError
 from benchmarks.training.computing import LossScaling
-from tests.support.commands import Records, RunBench
-from tests.support.records import losses_of
+from tests.support.commands import Records, RunBench, losses_of
 from tests.support.settings import resolve
 from variable_mgr.catalog import PYTORCH_LOOPS
 

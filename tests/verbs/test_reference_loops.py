@@ -19,8 +19,8 @@ from models import building, specs
 from results import summary
 from results.report import ranking
 from results.summary import summarize
-from tests.support.commands import Records, RunBench
-from tests.support.records import fake_run, losses_of
+from tests.support.commands import Records, RunBench, losses_of
+from tests.support.records import fake_run
 from tests.support.settings import resolve
 from variable_mgr.catalog import PYTORCH_LOOPS, REFERENCE_LOOPS
 

@@ -22,9 +22,8 @@ from benchmarks.errors import UsageError
 from benchmarks.graph import run_graph
 from benchmarks.graph.epochs import Epochs
 from benchmarks.measure.display import Display
-from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Records, RunBench, wait_until
+from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Records, RunBench, losses_of, wait_until
 from tests.support.images import to_folder
-from tests.support.records import losses_of
 from tests.support.rotation import rotating
 from tests.support.settings import resolve
 
