@@ -201,15 +201,11 @@ def _checked(name: str) -> str:
 
 
 @functools.cache
-def code(*others: str) -> dict[str, Any]:
-    """Returns what facts of models depend on beside the models' own code: versions, and the code that makes models.
-
-    `others` are patterns of more files of the suite.
-    """
+def _code() -> dict[str, Any]:
+    """Returns what facts of models depend on beside the models' own code: versions, and the code that finds facts."""
     software, root = provenance.describe_software(), subprocesses.RUN_BENCH.parent
-    counting = ("training/flop_count.py", "training/model_facts.py", "explain/probed_model.py")
-    patterns = ("models/*.py", *(f"benchmarks/{name}" for name in counting), *others)
-    files = [path for pattern in patterns for path in sorted(root.glob(pattern))]
+    finding = ("training/flop_count.py", "training/model_facts.py", "explain/probed_model.py")
+    files = [*sorted(root.glob("models/*.py")), *(root / "benchmarks" / name for name in finding)]
     digests = {str(path.relative_to(root)): digest_of(str(path)) for path in files}
     return {**{name: software[name] for name in ("keras_version", "tensorflow_version")}, "digests": digests}
 
@@ -232,7 +228,7 @@ def find_facts_in(directory: Path, python_path: str, name: str, num_classes: int
         UsageError: the model cannot be built there.
     """
     places = [] if name.startswith(APPLICATION) else [str(directory), python_path]
-    key = key_of({"model": name, "num_classes": num_classes, "places": places, "code": code()})
+    key = key_of({"model": name, "num_classes": num_classes, "places": places, "code": _code()})
     saved = _FILE.saved(key, Facts)
     if saved and all(digest_of(path) == digest for path, digest in saved.sources.items()):
         return saved

@@ -194,7 +194,7 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdo
     from benchmarks.data.sources import bad_records
     from benchmarks.data.sources.class_folders import PhotoFolder
     from benchmarks.data.sources.imagenet_files import PhotoRecords
-    from benchmarks.data.sources.jpeg_header import header_problem
+    from benchmarks.data.sources.jpeg_header import check_header
     from benchmarks.data.sources.small_images import Pixels
     from benchmarks.data.sources.tfrecord import Defect
     from models.model_spec import BACKGROUND_CLASSES
@@ -208,19 +208,19 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdo
     if not isinstance(source, PhotoRecords):
         _refuse_num_classes(given)
     if isinstance(source, Pixels):  # an incomplete data set has raised an error by now
-        say(f"{source.count()} records, all sound")
+        say(f"{source.count} records, all sound")
         return ExitStatus.OK
     records, kinds, labels = 0, Counter[str](), set[int]()
     if isinstance(source, PhotoRecords):
         reason = "it holds no record; copy or make it again"
         _note([Defect(file, 0, 0, "shard", reason) for file in source.empty], kinds)
     num_classes = given["num_classes"] or BACKGROUND_CLASSES
-    check = bad_records.decoding() if given["decode"] else nullcontext(header_problem)
+    check = bad_records.decoding() if given["decode"] else nullcontext(check_header)
     with (
         progress.counted(f"Checking the files of {directory}", len(source.files)),
-        check as problem_of_photo,
+        check as check_photo,
         closing(
-            bad_records.defects(source, num_classes, problem_of_photo, work=FileWork(watchdog), note_label=labels.add)
+            bad_records.defects(source, num_classes, check_photo, work=FileWork(watchdog), note_label=labels.add)
         ) as checked,
     ):
         for count, bad in checked:

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from benchmarks.config import outside_models
 from benchmarks.config.config import Config
-from benchmarks.config.variable_update import Variables
 from benchmarks.config.workload import Workload
 from benchmarks.console import progress, say, warn
 from benchmarks.devices.start_tensorflow import start
 from benchmarks.explain.step_balance import Balance, Rates, how_to_measure
-from benchmarks.machine.cache import CacheFile
-from benchmarks.process.tensorflow_setup import Devices, Runtime
+from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.training.model_facts import ModelFacts
 from models import specs
-from results.record import key_of
 from results.text import Table, counted, rounded
 
-_FILE = CacheFile("model_counts.json", "counts of models")
-_COUNTING_BYTES = ("variable_mgr/**/*.py", "benchmarks/graph/sent_bytes.py")  # that a manager sends
 _Row = Mapping[str, Any]
 _Columns = Mapping[str, Callable[[_Row], str]]
 
@@ -36,8 +27,7 @@ def show_models(configs: Sequence[Config], rates: Rates) -> None:
         UsageError: operations of a model cannot be counted.
     """
     rows, balances = [], {}
-    for config, counts in zip(configs, _counts_of(configs), strict=True):
-        facts, sent = counts.facts, counts.sent_bytes
+    for config, (facts, sent) in zip(configs, _counts_of(configs), strict=True):
         balance = rates.balance(
             config,
             flops_per_image=facts.flops_per_image,
@@ -149,55 +139,22 @@ def _number(value: float | None, factor: float = 1.0) -> str:
     return "?" if value is None else rounded(factor * value)
 
 
-class _Counts(msgspec.Struct):
-    """Facts of a model, and the bytes that a manager sends in a step, if they are known."""
-
-    facts: ModelFacts
-    sent_bytes: int | float | None
-
-
-def _counts_of(configs: Sequence[Config]) -> list[_Counts]:
-    """Returns the counts of each configuration, which are kept in the user's cache directory.
-
-    TensorFlow is imported only if something must be counted.
+def _counts_of(configs: Sequence[Config]) -> Iterator[tuple[ModelFacts, int | None]]:
+    """Yields the facts of each configuration's model, and the bytes that its manager sends in a step; None: unknown.
 
     Raises:
         UsageError: operations of a model cannot be counted.
     """
-    code = outside_models.code(*_COUNTING_BYTES)
-    parts = [(config.workload, config.devices, config.variables) for config in configs]
-    keys = [_key(*part, code) for part in parts]
-    of_configs = [_FILE.saved(key, _Counts) for key in keys]
-    missing = [index for index, counts in enumerate(of_configs) if counts is None]
-    if missing:
-        start(Runtime())
-        with progress.counted("counting operations", len(missing)):
-            for index in missing:
-                of_configs[index] = counts = _count(*parts[index])
-                _FILE.put(keys[index], {"model": configs[index].workload.model, **msgspec.to_builtins(counts)})
-                progress.advance()
-    return [counts for counts in of_configs if counts]
-
-
-def _key(workload: Workload, devices: Devices, variables: Variables, code: Mapping[str, Any]) -> str:
-    return key_of(
-        {
-            **{name: getattr(workload, name) for name in ("model", "model_digest", "num_classes")},
-            **{name: getattr(devices, name) for name in ("device", "num_devices")},
-            **{name: getattr(variables, name) for name in ("variable_update", "shared_on")},
-            "modifiers": dataclasses.asdict(variables.modifiers),
-            "code": code,
-        }
-    )
-
-
-def _count(workload: Workload, devices: Devices, variables: Variables) -> _Counts:
+    start(Runtime())
     from benchmarks.graph.sent_bytes import sent_in_one_process
     from benchmarks.training import model_facts
     from models import building
     from variable_mgr.transfers import total_bytes
 
-    spec = specs.find_model(workload.model)
-    model = building.build(spec, data_format="NHWC", num_classes=workload.num_classes, seed=0)
-    sent = sent_in_one_process(devices, variables, model, workload.batch_per_device)
-    return _Counts(model_facts.of(model, spec), total_bytes(sent))
+    with progress.counted("counting operations", len(configs)):
+        for config in configs:
+            workload, spec = config.workload, specs.find_model(config.workload.model)
+            model = building.build(spec, data_format="NHWC", num_classes=workload.num_classes, seed=0)
+            sent = sent_in_one_process(config.devices, config.variables, model, workload.batch_per_device)
+            yield model_facts.of(model, spec), total_bytes(sent)
+            progress.advance()

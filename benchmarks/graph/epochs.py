@@ -14,7 +14,7 @@ from models import specs
 
 def images_per_epoch(model: str, source: Source | None) -> int:
     """Returns the images of the data set; an epoch of synthetic images is as long as one of the real data set."""
-    return source.count() if source else data_set_of(specs.find_model(model).data_name).train_images
+    return source.count if source else data_set_of(specs.find_model(model).data_name).train_images
 
 
 @dataclasses.dataclass(frozen=True)

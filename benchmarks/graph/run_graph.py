@@ -217,9 +217,9 @@ def build_input(
     source = None
     if data.input is not None and data.data_dir is not None:
         source = input_pipeline.find_source(data.data_name, data.data_dir, data.input.split)
-        if spec.workers > 1 and source.count() < spec.workers:
+        if spec.workers > 1 and source.count < spec.workers:
             raise DataError(
-                f"--data_dir={data.data_dir} has {source.count()} image(s), and each of {spec.workers} workers reads "
+                f"--data_dir={data.data_dir} has {source.count} image(s), and each of {spec.workers} workers reads "
                 "others: use fewer workers, or more images."
             )
     model = specs.find_model(workload.model)

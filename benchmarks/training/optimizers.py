@@ -79,9 +79,11 @@ class GradientDescent(Optimizer):
 
 
 class Momentum(Optimizer):
-    """accumulator = momentum * accumulator + gradient; variable -= learning_rate * accumulator."""
+    """accumulator = momentum * accumulator + gradient; variable -= learning_rate * accumulator.
 
-    _is_nesterov = False
+    With Nesterov's momentum, variable -= learning_rate * (gradient + momentum * accumulator). Source: Sutskever et al.
+    2013, "On the importance of initialization and momentum in deep learning", section 3.
+    """
 
     def _update(self, variable: tf.Variable, gradient: tf.Tensor) -> tf.Operation:
         return tf.raw_ops.ResourceApplyMomentum(
@@ -90,17 +92,8 @@ class Momentum(Optimizer):
             lr=self._on_device(self._learning_rate, variable),
             grad=gradient,
             momentum=self._on_device(self._training.momentum, variable),
-            use_nesterov=self._is_nesterov,
+            use_nesterov=self._training.optimizer == "nesterov",
         )
-
-
-class Nesterov(Momentum):
-    """As `Momentum`, but variable -= learning_rate * (gradient + momentum * accumulator).
-
-    Source: Sutskever et al. 2013, "On the importance of initialization and momentum in deep learning", section 3.
-    """
-
-    _is_nesterov = True
 
 
 class Lars(Optimizer):
@@ -204,7 +197,14 @@ def clipped(gradients: Gradients, variables: Variables, limits: Training) -> lis
 
 def make(training: Training, learning_rate: float | tf.Tensor) -> Optimizer:
     """Makes the update rule of a training."""
-    rules: dict[str, type[Optimizer]]
-    rules = {"sgd": GradientDescent, "momentum": Momentum, "nesterov": Nesterov, "rmsprop": RmsProp, "adam": Adam}
-    rules["lars"] = Lars
-    return rules[training.optimizer](training, learning_rate)
+    return _RULES[training.optimizer](training, learning_rate)
+
+
+_RULES: dict[str, type[Optimizer]] = {
+    "sgd": GradientDescent,
+    "momentum": Momentum,
+    "nesterov": Momentum,
+    "rmsprop": RmsProp,
+    "adam": Adam,
+    "lars": Lars,
+}

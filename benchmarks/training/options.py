@@ -151,7 +151,7 @@ SCHEDULE_FLAGS = (
     ),
 )
 # For other optimizers than plain SGD, the model's learning rate times this: momentum 0.9 adds up about ten steps.
-_LEARNING_RATE_SCALE = {"sgd": 1.0, "momentum": 0.1, "nesterov": 0.1, "rmsprop": 0.1, "adam": 0.1}
+_RATE_OF_OTHERS = 0.1
 _LARS_RATE = 1.0  # of any model: it is relative to the size of the weights
 
 
@@ -164,7 +164,8 @@ def decide(given: Mapping[str, Any], spec: ModelSpec, *, batch_global: int) -> T
         UsageError: a schedule cannot be that of a learning rate.
     """
     optimizer = given["optimizer"] or "sgd"
-    usual = _LARS_RATE if optimizer == "lars" else float(f"{spec.learning_rate * _LEARNING_RATE_SCALE[optimizer]:.6g}")
+    scale = 1.0 if optimizer == "sgd" else _RATE_OF_OTHERS
+    usual = _LARS_RATE if optimizer == "lars" else float(f"{spec.learning_rate * scale:.6g}")
     schedule = _schedule(given, usual, batch_global=batch_global)
     is_constant = schedule == Schedule(initial=schedule.initial)
     return filled(Training, given, learning_rate=schedule.initial, schedule=None if is_constant else schedule)

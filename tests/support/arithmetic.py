@@ -34,9 +34,9 @@ def scalar_error(
     return got.error(expected.of_manager(manager, modifiers, rule, towers))
 
 
-def weights_error(manager: str, towers: int, modifiers: Modifiers) -> float:
+def weights_error(manager: str, towers: int, modifiers: Modifiers, *, shared_on: str = "cpu") -> float:
     """Trains a small network and returns the error against one device that has the batches of all towers."""
-    plan = device_plan.plan(Devices(num_devices=towers), shared_on="cpu")
+    plan = device_plan.plan(Devices(num_devices=towers), shared_on=shared_on)
     got = oracle.convolutional_weights(
         oracle.OracleSession(plan, device_plan.session_config(Devices(num_devices=towers)), Alone(), _SECONDS),
         Variables(variable_update=manager, shared_on="cpu", modifiers=modifiers),

@@ -49,7 +49,7 @@ def _changed(payload: bytes, layout: Layout, kind: str) -> bytes:
     if kind == "bad_label":
         feature[layout.label].int64_list.value[0] = _BAD_LABEL
     else:
-        damaged = damaged_image(imagenet_files.encoded_of(payload, layout), kind)
+        damaged = damaged_image(imagenet_files.encoded_of(feature, layout), kind)
         feature[layout.encoded].bytes_list.value[0] = damaged
     return bytes(example.SerializeToString())
 

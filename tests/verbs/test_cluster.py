@@ -83,26 +83,6 @@ def test_a_machine_is_described_whatever_the_environment_says_of_a_cluster(
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["server"], "server starts one task of a cluster: name it"),
-        (["server", "--cluster_spec=local|localhost:2222"], "but not which of its tasks this is: add --job_name"),
-        (["server", "--local_cluster=worker:2"], "server starts one task of a cluster: name it"),
-        (["--variable_update=distributed_replicated"], "--local_cluster=ps:1,worker:2"),
-        (["--local_cluster=worker:2", "--variable_update=replicated"], "collective_all_reduce"),
-        (["--local_cluster=worker:2"], "this cluster has none"),
-        (["--local_cluster=ps:1,worker:2", "--variable_update=collective_all_reduce"], "no use for parameter servers"),
-        (["--hosts=a,b"], "--ssh"),
-        (["--local_cluster=worker:2", "--hosts=a,b", "--ssh"], "give one of them"),
-    ],
-)
-def test_what_cannot_be_is_a_sentence(run_bench: RunBench, words: list[str], sentence: str) -> None:
-    done = run_bench(*words)
-    assert done.status == 2
-    assert sentence in done.stderr and done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
     ("flags", "own", "device", "devices"),
     [
         (["--cluster_spec=local|localhost:2222", "--job_name=local", "--num_gpus=2"], Task("local", 0), "cpu", 2),

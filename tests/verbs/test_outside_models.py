@@ -90,23 +90,7 @@ def of_any_number(num_classes):
     return net((28, 28, 1), num_classes)
 
 
-def wide():
-    return net((32, 48, 3), 10)
-
-
-def binary():
-    return net((32, 32, 3), 1)
-
-
 INSTANCE = net((32, 32, 3), 10)
-
-
-def nothing():
-    pass
-
-
-def layers():
-    return keras.Sequential([Flatten(), Dense(10)])
 
 
 def two():
@@ -159,10 +143,6 @@ def quantized():
         warnings.simplefilter("ignore")  # layers that Keras leaves as they are
         model.quantize("int8")
     return model
-
-
-def half():
-    return chain(Conv2D(4, 3, dtype="mixed_float16"))
 
 
 def recurrent():
@@ -224,10 +204,6 @@ class Kept(keras.layers.Layer):
         return self.factor * x
 
 
-def kept():
-    return chain(Kept())
-
-
 class Failing(keras.layers.Layer):
     def call(self, x):
         with tf.control_dependencies([tf.raw_ops.Assert(condition=tf.reduce_all(x > 1e9), data=[x])]):
@@ -248,21 +224,9 @@ class Doubled(keras.Sequential):
         return 2 * super().call(x)
 
 
-def own_call():
-    return Doubled([keras.Input((32, 32, 3)), Flatten(), Dense(10)])
-
-
 class Softmax(keras.layers.Layer):
     def call(self, x):
         return keras.ops.softmax(x)
-
-
-def inner_softmax():
-    return chain(net((32, 32, 3), 10), Softmax(name="mine"), last=keras.layers.Activation("linear"))
-
-
-def sigmoids():
-    return chain(last=Dense(10, activation="sigmoid"))
 
 
 def constant_at_first():
@@ -275,22 +239,10 @@ class Drops(keras.layers.Layer):
         return x * keras.random.uniform((1, 10)) if training else x
 
 
-def draws():
-    return chain(Flatten(), Dense(10), last=Drops())
-
-
-def normalizes_weights():
-    return chain(keras.layers.SpectralNormalization(Conv2D(4, 3)))
-
-
 def preprocesses():
     images = keras.Input((8, 8, 3))
     x = keras.applications.resnet.preprocess_input(keras.layers.RandomFlip()(images))
     return keras.Model(images, keras.layers.Dense(10)(keras.layers.Flatten()(x)))
-
-
-def divides():
-    return chain(lambda images: images / 255.0)
 
 
 def divides_before_a_convolution():
@@ -298,21 +250,9 @@ def divides_before_a_convolution():
     return chain(lambda images: images / 127.5 - 1, Conv2D(4, 3, use_bias=False), frozen)
 
 
-def iterates():
-    return chain(lambda images: sum(images))
-
-
-def subtracts_later():
-    return chain(lambda images: (keras.ops.cast(images, "float32") - 127.5) / 127.5)
-
-
 def with_coordinates(images):
     rows = keras.ops.cumsum(keras.ops.ones_like(images[..., :1]), axis=1) / 32
     return keras.layers.Concatenate()([images, 1e-3 * keras.ops.zeros_like(rows), rows])
-
-
-def joined_with_coordinates():
-    return chain(with_coordinates)
 
 
 class Idle(keras.layers.Layer):
@@ -378,8 +318,7 @@ def test_a_function_of_a_file_trains(run_bench: RunBench, own: Path, records: Re
     """Its facts come from a process of its own, which sees what the file imports from its directory."""
     outside_models._facts.cache_clear()
     words = (*ON_CPU, f"--model={own}:build", "--data_name=cifar10", "--variable_update=replicated")
-    done = run_bench(*words)
-    assert done.status == 0, done.stderr
+    done = run_bench(*words).succeeded()
     assert "own model" in done.stdout and "a line on stdout" not in done.stdout
     assert f"--model={own}:build: its code is executed now, in a separate process" in done.stderr
     (record,) = records()
@@ -553,44 +492,66 @@ def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path, monkeypat
     [
         ("missing", "has no function 'missing'. Its functions: chain, net, build"),
         ("INSTANCE", "has no function 'INSTANCE'. Its functions: chain"),
-        ("nothing", "returned an object of type NoneType: return a model of Keras 3"),
-        ("tied", "one of its layers uses the weights of a layer that they replace"),
-        ("of_eight", r"inputs of shape \(8, .*batch_size chooses"),
-        ("quantized", r"is quantized, which is for inference: return it before quantize\(\)"),
-        ("kept", "keeps a tensor, or a tf.Variable"),
-        ("layers", "no graph of layers with known shapes"),
-        ("two", r"inputs of shape \(None, 8, 8, 3\), \(None, 8, 8, 3\) to outputs of shape \(None, 192\): it must"),
-        ("feature_map", r"to outputs of shape \(None, 30, 30, 10\): it must map one batch"),
-        ("doubled_weights", r"it reads values of weights or tensors, as get_weights\(\), numpy\(\) and bool\(\) do"),
-        ("evaluated", "it trains its model, or computes with it: do that only behind if __name__ == '__main__'"),
-        ("half", "layers or trainable variables of type float16: they must be float32"),
-        ("frozen", "no trainable variables"),
-        ("own_call", r"a call\(\) of its own: return keras.Model\(images, model\(images\)\)"),
-        ("inner_softmax", "outputs are probabilities: return logits, without the softmax"),
-        ("binary", r"to outputs of shape \(None, 1\): .* for two classes Dense\(2\)"),
-        ("draws", "calls keras.random without a seed, which would draw the same numbers in every step"),
-        ("normalizes_weights", r"assigns a value to the weight .*conv2d/kernel in its call\(\), as SpectralNorm"),
-        ("preprocesses", "its operation 'add.*' scales the images, which are scaled already"),
-        ("divides", "its operation 'true_divide.*' scales the images, which are scaled already"),
-        ("divides_before_a_convolution", "its operation 'true_divide.*' scales the images, which are scaled already"),
-        ("iterates", r"before they have any \(Iterating over a symbolic KerasTensor is not supported[.]\): compute"),
-        ("sigmoids", "outputs are always between 0 and 1, as after a sigmoid: return logits"),
-        ("subtracts_later", "its operation 'subtract.*' scales the images, which are scaled already"),
-        ("wide", r"shape \(32, 48, 3\): they must be square"),
         ("shaped", r"called with num_classes only \(missing a required argument: 'input_shape'\): give its other"),
-        ("downloads", r"it downloads a file, which failed \(URL fetch .*build the model with weights=None"),
     ],
 )
-def test_models_that_do_not_fit_are_refused(own: Path, function: str, problem: str) -> None:
+def test_functions_that_cannot_be_called_are_refused(own: Path, function: str, problem: str) -> None:
     with pytest.raises(UnusableModelError, match=problem):
         probed_model.find_facts(f"{own}:{function}", 10)
 
 
-@pytest.mark.parametrize("function", ["constant_at_first", "joined_with_coordinates"])
+def _facts_of(own: Path, expression: str) -> Facts:
+    """Returns the facts of a model that an expression makes of what is in the file."""
+    own.write_text(f"{OWN}\n\ndef made():\n    return {expression}\n")
+    return probed_model.find_facts(f"{own}:made", 10)
+
+
+@pytest.mark.parametrize(
+    ("expression", "problem"),
+    [
+        ("None", "returned an object of type NoneType: return a model of Keras 3"),
+        ("tied()", "one of its layers uses the weights of a layer that they replace"),
+        ("of_eight()", r"inputs of shape \(8, .*batch_size chooses"),
+        ("quantized()", r"is quantized, which is for inference: return it before quantize\(\)"),
+        ("chain(Kept())", "keeps a tensor, or a tf.Variable"),
+        ("keras.Sequential([Flatten(), Dense(10)])", "no graph of layers with known shapes"),
+        ("two()", r"inputs of shape \(None, 8, 8, 3\), \(None, 8, 8, 3\) to outputs of shape \(None, 192\): it must"),
+        ("feature_map()", r"to outputs of shape \(None, 30, 30, 10\): it must map one batch"),
+        ("doubled_weights()", r"it reads values of weights or tensors, as get_weights\(\), numpy\(\) and bool\(\) do"),
+        ("evaluated()", "it trains its model, or computes with it: do that only behind if __name__ == '__main__'"),
+        ("chain(Conv2D(4, 3, dtype='mixed_float16'))", "variables of type float16: they must be float32"),
+        ("frozen()", "no trainable variables"),
+        ("Doubled([keras.Input((32, 32, 3)), Flatten(), Dense(10)])", r"a call\(\) of its own: return keras.Model"),
+        (
+            "chain(net((32, 32, 3), 10), Softmax(), last=keras.layers.Activation('linear'))",
+            "are probabilities: return logits",
+        ),
+        ("net((32, 32, 3), 1)", r"to outputs of shape \(None, 1\): .* for two classes Dense\(2\)"),
+        ("chain(Flatten(), Dense(10), last=Drops())", "calls keras.random without a seed"),
+        ("chain(keras.layers.SpectralNormalization(Conv2D(4, 3)))", r"assigns a value to the weight .*conv2d/kernel"),
+        ("preprocesses()", "its operation 'add.*' scales the images, which are scaled already"),
+        ("chain(lambda images: images / 255.0)", "'true_divide.*' scales the images, which are scaled already"),
+        ("divides_before_a_convolution()", "'true_divide.*' scales the images, which are scaled already"),
+        (
+            "chain(lambda images: sum(images))",
+            r"\(Iterating over a symbolic KerasTensor is not supported[.]\): compute",
+        ),
+        ("chain(last=Dense(10, activation='sigmoid'))", "always between 0 and 1, as after a sigmoid"),
+        ("chain(lambda images: (keras.ops.cast(images, 'float32') - 127.5) / 127.5)", "'subtract.*' scales the images"),
+        ("net((32, 48, 3), 10)", r"shape \(32, 48, 3\): they must be square"),
+        ("downloads()", r"it downloads a file, which failed \(URL fetch .*build the model with weights=None"),
+    ],
+)
+def test_models_that_do_not_fit_are_refused(own: Path, expression: str, problem: str) -> None:
+    with pytest.raises(UnusableModelError, match=problem):
+        _facts_of(own, expression)
+
+
+@pytest.mark.parametrize("expression", ["constant_at_first()", "chain(with_coordinates)"])
 def test_small_logits_are_no_probabilities_and_what_does_not_depend_on_the_images_scales_none(
-    own: Path, function: str
+    own: Path, expression: str
 ) -> None:
-    assert probed_model.find_facts(f"{own}:{function}", 10).outputs == 10
+    assert _facts_of(own, expression).outputs == 10
 
 
 @pytest.mark.usefixtures("in_this_process")

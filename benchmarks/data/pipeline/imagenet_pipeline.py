@@ -154,7 +154,7 @@ class _Pipeline:
             return tf.data.Dataset.counter(first).map(
                 lambda epoch: (epoch, tf.where(tf.equal(epoch, first), zero + drawn, zero))
             )
-        records_of = tf.constant([tfrecord.count(file, damaged_too=True) for file in source.files], tf.int64)
+        records_of = tf.constant([tfrecord.count(file) for file in source.files], tf.int64)
 
         def count(left: tf.Tensor, epoch: tf.Tensor) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
             shuffled, share_records = self._own_files(0 if same_files else epoch, repeated=same_files)

@@ -18,7 +18,7 @@ from benchmarks.console import progress, warn
 from benchmarks.data.sources import imagenet_files, tfrecord
 from benchmarks.data.sources.class_folders import PhotoFolder
 from benchmarks.data.sources.imagenet_files import PhotoRecords, Photos
-from benchmarks.data.sources.jpeg_header import Problem, header_problem
+from benchmarks.data.sources.jpeg_header import BadPhotoError, check_header
 from benchmarks.data.sources.safe_files import FileWork, printable, read_file
 from benchmarks.data.sources.tfrecord import Defect, FramedRecord
 from benchmarks.errors import DataError, headline
@@ -30,35 +30,33 @@ _CHUNK = 256  # photos of a folder
 # After this many unusable records in a row, the data set is not damaged but of another kind.
 _HOPELESS = 20_000
 
-# Returns what is wrong with an encoded photo; the second argument is whether it may be a PNG.
-PhotoProblem = Callable[[bytes, bool], Problem | None]
+# Raises BadPhotoError if an encoded photo cannot be used; the second argument is whether it may be a PNG.
+PhotoCheck = Callable[[bytes, bool], None]
 
 
 @contextlib.contextmanager
-def decoding() -> Iterator[PhotoProblem]:
+def decoding() -> Iterator[PhotoCheck]:
     """Yields a function that decodes a photo as the pipeline does, in its own session without GPUs."""
     with tf.Graph().as_default() as graph, tf.device(HOST):
         fed = tf.compat.v1.placeholder(tf.string, [])
         image = tf.io.decode_jpeg(fed, channels=3)  # which reads PNGs, too
 
-    def problem_of(encoded: bytes, png_too: bool) -> Problem | None:
-        if problem := header_problem(encoded, png_too):
-            return problem
+    def check(encoded: bytes, png_too: bool) -> None:
+        check_header(encoded, png_too)
         try:
             session.run(image.op, {fed: encoded})
         except tf.errors.OpError as error:
             reason = headline(error).split("[[")[0].strip()[:120]
-            return "pixels", f"its image of {len(encoded)} bytes does not decode ({reason}); replace it"
-        return None
+            raise BadPhotoError("pixels", f"its image of {len(encoded)} bytes does not decode ({reason})") from error
 
     with tf.compat.v1.Session(graph=graph, config=tf.compat.v1.ConfigProto(device_count={"GPU": 0})) as session:
-        yield problem_of
+        yield check
 
 
 def defects(
     source: Photos,
     num_classes: int,
-    problem_of_photo: PhotoProblem = header_problem,
+    check_photo: PhotoCheck = check_header,
     files: Sequence[Path] = (),
     work: FileWork | None = None,
     note_label: Callable[[int], None] = lambda label: None,
@@ -75,10 +73,10 @@ def defects(
     check: Callable[[Any], Iterator[Defect | None]]
     if isinstance(source, PhotoFolder):
         items = [files[start : start + _CHUNK] for start in range(0, len(files), _CHUNK)]
-        check = functools.partial(_photos, problem_of_photo, work)
+        check = functools.partial(_photos, check_photo, work)
     else:
         items, labels = files, imagenet_files.labels_of(source, num_classes)
-        check = functools.partial(_records, source, labels, problem_of_photo, work, note_label)
+        check = functools.partial(_records, source, labels, check_photo, work, note_label)
     with work.on_all_cores(lambda item: _collected(check(item)), items) as checked:
         yield from checked
 
@@ -96,20 +94,23 @@ def _collected(checked: Iterable[Defect | None]) -> tuple[int, list[Defect]]:
     return len(results) - sum(defect.kind == "shard" for defect in bad), bad
 
 
-def _photos(problem_of_photo: PhotoProblem, work: FileWork, files: Sequence[Path]) -> Iterator[Defect | None]:
+def _photos(check_photo: PhotoCheck, work: FileWork, files: Sequence[Path]) -> Iterator[Defect | None]:
     for file in files:
         work.go_on(file)
+        defect = None
         try:
-            problem = problem_of_photo(read_file(file), True)
+            check_photo(read_file(file), True)
         except OSError as error:
-            problem = "file", f"it cannot be read ({error.strerror}); replace it"
-        yield Defect(file, -1, 0, *problem) if problem else None
+            defect = Defect(file, -1, 0, "file", f"it cannot be read ({error.strerror}); replace it")
+        except BadPhotoError as error:
+            defect = Defect(file, -1, 0, error.kind, str(error))
+        yield defect
 
 
 def _records(
     source: PhotoRecords,
     labels: range,
-    problem_of_photo: PhotoProblem,
+    check_photo: PhotoCheck,
     work: FileWork,
     note_label: Callable[[int], None],
     file: Path,
@@ -119,25 +120,26 @@ def _records(
         source.require_unchanged(file)
         for record in tfrecord.walk(file):
             work.go_on(file)
-            defect = _defect_of(record, file, source, labels, problem_of_photo)
-            if isinstance(record, FramedRecord) and not defect:
-                note_label(imagenet_files.label_of(record.payload, source.layout))
+            defect = record if isinstance(record, Defect) else None
+            if isinstance(record, FramedRecord):
+                try:
+                    note_label(_checked_label(record.payload, source, labels, check_photo))
+                except BadPhotoError as error:
+                    defect = Defect(file, record.number, record.offset, error.kind, str(error))
             yield defect
     except DataError as error:
         yield Defect(file, 0, 0, "shard", str(error).removeprefix(f"{file} ").rstrip("."))
 
 
-def _defect_of(
-    record: FramedRecord | Defect, file: Path, source: PhotoRecords, labels: range, problem_of_photo: PhotoProblem
-) -> Defect | None:
-    if isinstance(record, Defect):
-        return record
-    problem = imagenet_files.problem_of_example(record.payload, source.layout, labels)
-    if not problem and not source.is_decoded:
-        problem = problem_of_photo(imagenet_files.encoded_of(record.payload, source.layout), source.may_be_png)
-    if not problem and source.layout.has_boxes:
-        problem = imagenet_files.problem_of_boxes(imagenet_files.features_of(record.payload))
-    return Defect(file, record.number, record.offset, *problem) if problem else None
+def _checked_label(payload: bytes, source: PhotoRecords, labels: range, check_photo: PhotoCheck) -> int:
+    """Returns the label of a record; raises BadPhotoError if the record is not sound."""
+    layout = source.layout
+    feature = imagenet_files.read_example(payload, layout, labels)
+    if not source.is_decoded:
+        check_photo(imagenet_files.encoded_of(feature, layout), source.may_be_png)
+    if layout.has_boxes:
+        imagenet_files.check_boxes(feature)
+    return imagenet_files.label_of(feature, layout)
 
 
 def explain_failure(source: Photos, num_classes: int, error: Exception) -> DataError:
@@ -155,8 +157,8 @@ def explain_failure(source: Photos, num_classes: int, error: Exception) -> DataE
     try:
         with (
             progress.counted("looking for the damaged record", len(files)),
-            decoding() as problem_of_photo,
-            contextlib.closing(defects(source, num_classes, problem_of_photo, files, work)) as checked,
+            decoding() as check_photo,
+            contextlib.closing(defects(source, num_classes, check_photo, files, work)) as checked,
         ):
             for count, bad in checked:
                 if bad:

@@ -59,8 +59,9 @@ class StoredImages(abc.ABC):
     split: str
     files: Sequence[Path] = ()
 
+    @property
     def count(self) -> int:
-        """Returns the number of images: of files, unless one holds several."""
+        """The number of images: of files, unless one holds several."""
         return len(self.files)
 
     @abc.abstractmethod

@@ -6,6 +6,7 @@ protocol buffers.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -21,7 +22,7 @@ from benchmarks.console import warn, warn_once
 from benchmarks.data.sources import class_folders, tfrecord
 from benchmarks.data.sources.class_folders import FOLDERS_OF, JPEG_ENDINGS, PhotoFolder, digest, folders_of, some
 from benchmarks.data.sources.data_sets import StoredImages, existing_directory, only_one, reading
-from benchmarks.data.sources.jpeg_header import PNG_SIGNATURE
+from benchmarks.data.sources.jpeg_header import PNG_SIGNATURE, BadPhotoError
 from benchmarks.data.sources.safe_files import for_each
 from benchmarks.data.sources.storage import Address, path_of
 from benchmarks.data.sources.tfrecord import Defect
@@ -46,6 +47,10 @@ _RECORDS_DESCRIBED = 64
 # from them once in 3,000 times.
 _SAMPLED_PER_CLASS, _FILES_SAMPLED = 8, 16
 _ANY_LABELS = range(2**31)
+# What to do with a record that cannot be used.
+_ANEW = "make the file again"
+_CONVERTED = "convert the photos with 'run_bench.py data convert' (docs/howto/real-data.md)"
+Features = Mapping[str, tf.train.Feature]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,12 +90,9 @@ class PhotoRecords(StoredImages):
     compression: tfrecord.Compression = ""
     empty: Sequence[Path] = ()
 
-    def count(self) -> int:
-        """Reads only the lengths of the records, once."""
-        return self._count
-
     @functools.cached_property
-    def _count(self) -> int:
+    def count(self) -> int:
+        """The number of records; only their lengths are read, once."""
         return sum(for_each(self.files, tfrecord.count))
 
     def identify(self) -> str:
@@ -176,10 +178,9 @@ def _first_photos(files: Sequence[Path], layout: Layout, records: int) -> Iterat
     for file in files:
         for record in itertools.islice(tfrecord.walk(file), records):
             if isinstance(record, tfrecord.FramedRecord):
-                if not problem_of_example(record.payload, layout, _ANY_LABELS):
-                    feature = features_of(record.payload)
-                    photo = feature[layout.encoded].bytes_list.value[0]
-                    yield feature[layout.label].int64_list.value[0], photo[: len(PNG_SIGNATURE)]
+                with contextlib.suppress(BadPhotoError):
+                    feature = read_example(record.payload, layout, _ANY_LABELS)
+                    yield label_of(feature, layout), encoded_of(feature, layout)[: len(PNG_SIGNATURE)]
 
 
 def find_imagenet(directory: str, split: str) -> Photos:
@@ -199,19 +200,18 @@ def find_imagenet(directory: str, split: str) -> Photos:
         raise DataError(
             f"{problem}. Of an address, only TFRecords are read: 'run_bench.py data convert' makes them of photos."
         )
-    folder = class_folders.find_class_folders(path, split, _ENDINGS)
+    if folder := class_folders.find_class_folders(path, split, _ENDINGS):
+        return folder
     (other,) = {*FOLDERS_OF} - {split}
-    if folder is None and _folder_of_shards(path, other):
+    if _folder_of_shards(path, other):
         ignored = "" if split == "train" else " An evaluation reads the validation set; shards called test are none."
         raise DataError(
             f"{problem}; only {other} shards can be read: pass --data_split={other}, or name another one.{ignored}"
         )
-    if folder is None:
-        raise DataError(
-            f"{problem}, and there is no folder of photos for each class; "
-            f"{class_folders.what_is_there(path, split, _ENDINGS)}"
-        )
-    return folder
+    raise DataError(
+        f"{problem}, and there is no folder of photos for each class; "
+        f"{class_folders.what_is_there(path, split, _ENDINGS)}"
+    )
 
 
 def _shards_in(directory: Path, split: str) -> dict[str, re.Match[str]]:
@@ -316,85 +316,85 @@ def layout_of(files: Sequence[Path]) -> Layout:
             continue
         try:
             keys = features_of(record.payload)
-        except DecodeError:
-            reason = "it is no tf.train.Example"
-        else:
-            for layout in _LAYOUTS:
-                if layout.encoded in keys and layout.label in keys:
-                    return layout
-            wanted = " nor ".join(f"'{layout.encoded}' and '{layout.label}'" for layout in _LAYOUTS)
-            reason = f"it has neither {wanted}, only {some(sorted(keys)) or 'nothing'}"
-        reason += "; convert the photos with 'run_bench.py data convert' (docs/howto/real-data.md)"
+        except BadPhotoError as error:
+            raise Defect(file, record.number, record.offset, error.kind, str(error)).error() from error
+        for layout in _LAYOUTS:
+            if layout.encoded in keys and layout.label in keys:
+                return layout
+        wanted = " nor ".join(f"'{layout.encoded}' and '{layout.label}'" for layout in _LAYOUTS)
+        reason = f"it has neither {wanted}, only {some(sorted(keys)) or 'nothing'}; {_CONVERTED}"
         raise Defect(file, record.number, record.offset, "keys", reason).error()
     assert first_defect, "no shard is empty"
     raise first_defect.error()
 
 
-def features_of(payload: bytes) -> Mapping[str, tf.train.Feature]:
+def features_of(payload: bytes) -> Features:
     """Returns the features of a serialised tf.train.Example.
 
     Raises:
-        DecodeError: the bytes are no tf.train.Example.
-    """
-    return tf.train.Example.FromString(payload).features.feature
-
-
-def encoded_of(payload: bytes, layout: Layout) -> bytes:
-    """Returns the JPEG, or the pixels, of a record without a problem."""
-    return bytes(features_of(payload)[layout.encoded].bytes_list.value[0])
-
-
-def label_of(payload: bytes, layout: Layout) -> int:
-    """Returns the label of a record without a problem, as it is stored."""
-    return features_of(payload)[layout.label].int64_list.value[0]
-
-
-def problem_of_example(payload: bytes, layout: Layout, labels: range) -> tuple[str, str] | None:
-    """Returns the kind of defect of a record's keys, label or pixels, and the reason; None for a sound record.
-
-    A JPEG is not looked at. Negative labels, as of images that have none, are no classes.
+        BadPhotoError: the bytes are no tf.train.Example.
     """
     try:
-        feature = features_of(payload)
-    except DecodeError:
-        return "keys", "it is no tf.train.Example; make the file again"
-    for key in (layout.encoded, layout.label):
+        return tf.train.Example.FromString(payload).features.feature
+    except DecodeError as error:
+        raise BadPhotoError("keys", "it is no tf.train.Example", _ANEW) from error
+
+
+def encoded_of(feature: Features, layout: Layout) -> bytes:
+    """Returns the JPEG, or the pixels, of a record that `read_example` has read."""
+    return bytes(feature[layout.encoded].bytes_list.value[0])
+
+
+def label_of(feature: Features, layout: Layout) -> int:
+    """Returns the label of a record that `read_example` has read, as it is stored."""
+    return feature[layout.label].int64_list.value[0]
+
+
+def read_example(payload: bytes, layout: Layout, labels: range) -> Features:
+    """Returns the features of a record, one of whose labels it has, with one photo. A JPEG is not looked at.
+
+    Negative labels, as of images that have none, are no classes.
+
+    Raises:
+        BadPhotoError: its keys, its label, or its pixels are not sound.
+    """
+    feature = features_of(payload)
+    for key, wanted in ((layout.encoded, "bytes_list"), (layout.label, "int64_list")):
         if key not in feature:
-            return "keys", f"it has no '{key}', only {some(sorted(feature)) or 'nothing'}; make the file again"
-    for key, wanted in ((layout.label, "int64_list"), (layout.encoded, "bytes_list")):
+            raise BadPhotoError("keys", f"it has no '{key}', only {some(sorted(feature)) or 'nothing'}", _ANEW)
         if (kind := feature[key].WhichOneof("kind")) not in (None, wanted):
-            return "keys", f"its '{key}' is {kind}, not {wanted}; make the file again"
+            raise BadPhotoError("keys", f"its '{key}' is {kind}, not {wanted}", _ANEW)
     label, encoded = feature[layout.label].int64_list.value, feature[layout.encoded].bytes_list.value
     lowest, highest = max(0, labels.start), labels.stop - 1
     if len(label) != 1 or not lowest <= label[0] <= highest:
         what = f"its label is {list(label[:5])}, not one number of {lowest} to {highest}"
-        return "label", f"{what}; correct it, or pass --num_classes"
+        raise BadPhotoError("label", what, "correct it, or pass --num_classes")
     if len(encoded) != 1:
-        return "keys", f"it holds {len(encoded)} images instead of one; make it again"
-    return _problem_of_pixels(feature, encoded[0]) if layout.sides else None
+        raise BadPhotoError("keys", f"it holds {len(encoded)} images instead of one", "make it again")
+    if layout.sides:
+        _check_pixels(feature, encoded[0])
+    return feature
 
 
-def problem_of_boxes(feature: Mapping[str, tf.train.Feature]) -> tuple[str, str] | None:
-    """Returns the kind of defect of a record's boxes, by which only its random crop fails, and the reason; or None."""
+def check_boxes(feature: Features) -> None:
+    """Checks the boxes of a record, by which only its random crop fails.
+
+    Raises:
+        BadPhotoError: they are not sound.
+    """
     corners = [feature[key] if key in feature else tf.train.Feature() for key in BOX_CORNERS]
     shares = [corner.float_list.value for corner in corners]
-    if {corner.WhichOneof("kind") for corner in corners} <= {None, "float_list"} and len({*map(len, shares)}) == 1:
-        if all(0 <= share <= 1 for of_corner in shares for share in of_corner):
-            return None
-    return "boxes", "the corners of its boxes, 'image/object/bbox/*', are no shares of 0 to 1, float32; correct them"
+    are_floats = {corner.WhichOneof("kind") for corner in corners} <= {None, "float_list"}
+    in_range = all(0 <= share <= 1 for of_corner in shares for share in of_corner)
+    if not (are_floats and in_range and len({*map(len, shares)}) == 1):
+        what = "the corners of its boxes, 'image/object/bbox/*', are no shares of 0 to 1, float32"
+        raise BadPhotoError("boxes", what, "correct them")
 
 
-def _problem_of_pixels(feature: Mapping[str, tf.train.Feature], stored: bytes) -> tuple[str, str] | None:
-    """Returns the kind of defect of a record's size or pixels, and the reason; None for a sound record."""
-    sides = [list(feature[key].int64_list.value[:2]) if key in feature else [] for key in DECODED.sides]
-    if any(len(side) != 1 for side in sides):
-        return (
-            "keys",
-            f"'image/height' and 'image/width' hold {sides[0]} and {sides[1]}, not one number each; make it again",
-        )
-    ((height,), (width,)) = sides
+def _check_pixels(feature: Features, stored: bytes) -> None:
+    sides = [list(feature[key].int64_list.value) if key in feature else [] for key in DECODED.sides]
+    height, width = (side[0] if len(side) == 1 else 0 for side in sides)
     size = NUM_CHANNELS * height * width
-    if min(height, width) > 0 and size == len(stored):
-        return None
-    kind = "zero_length" if not stored else "truncated" if len(stored) < size else "size"
-    return kind, f"its {len(stored)} bytes are not {height} rows of {width} pixels; make the file again"
+    if min(height, width) <= 0 or size != len(stored):
+        kind = "zero_length" if not stored else "truncated" if len(stored) < size else "size"
+        raise BadPhotoError(kind, f"its {len(stored)} bytes are not {height} rows of {width} pixels", _ANEW)

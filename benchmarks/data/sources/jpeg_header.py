@@ -20,8 +20,6 @@ _WITHOUT_LENGTH = {0x01, *range(0xD0, 0xD8)}
 _SCAN, _PADDING = 0xDA, 0xFF
 _CONVERT = "replace it, or convert all with 'run_bench.py data convert', which takes JPEG, PNG, GIF, BMP, WebP and TIFF"
 
-Problem = tuple[str, str]  # a kind of defect, and the reason
-
 
 class JpegHeader(NamedTuple):
     """Height and width in pixels, and components: 1 for grey, 3 for colour, 4 for CMYK."""
@@ -31,45 +29,45 @@ class JpegHeader(NamedTuple):
     components: int
 
 
-class BadJpegError(ValueError):
-    """The bytes are no complete JPEG of a usual kind and size. `kind` is one word, for a table; `advice` what to do."""
+class BadPhotoError(ValueError):
+    """A photo, or the record that holds it, cannot be used: why, and what to do. `kind` is one word, for a table."""
 
     def __init__(self, kind: str, reason: str, advice: str = "replace it") -> None:
-        super().__init__(reason)
-        self.kind, self.advice = kind, advice
+        super().__init__(f"{reason}; {advice}")
+        self.kind = kind
 
 
 def read_jpeg_header(data: bytes) -> JpegHeader:
     """Reads the size of a JPEG, and checks that it has an end marker.
 
     Raises:
-        BadJpegError: the bytes are another format, or cut off, or too large when decoded, or cannot be decoded.
+        BadPhotoError: the bytes are another format, or cut off, or too large when decoded, or cannot be decoded.
     """
     if not data:
-        raise BadJpegError("zero_length", "its image is empty (0 bytes)")
+        raise BadPhotoError("zero_length", "its image is empty (0 bytes)")
     if data.startswith(LFS_POINTER):
-        raise BadJpegError("lfs", f"its file {IS_LFS_POINTER}", "then start again")
+        raise BadPhotoError("lfs", f"its file {IS_LFS_POINTER}", "then start again")
     if data.startswith(PNG_SIGNATURE):
-        raise BadJpegError("png", f"its image of {len(data)} bytes is a PNG", _CONVERT)
+        raise BadPhotoError("png", f"its image of {len(data)} bytes is a PNG", _CONVERT)
     if not data.startswith(_START):
         what = f"its image of {len(data)} bytes is no JPEG (it begins with {data[:4].hex()})"
-        raise BadJpegError("not_jpeg", what, _CONVERT)
+        raise BadPhotoError("not_jpeg", what, _CONVERT)
     header, position, code = None, len(_START), 0
     while code != _SCAN:
         if position + 4 > len(data):
-            raise BadJpegError("truncated", f"its JPEG of {len(data)} bytes is cut off within the header")
+            raise BadPhotoError("truncated", f"its JPEG of {len(data)} bytes is cut off within the header")
         marker, code, length = struct.unpack_from(">BBH", data, position)
         if marker != 0xFF:
-            raise BadJpegError("not_jpeg", f"its JPEG has no marker at byte {position}")
+            raise BadPhotoError("not_jpeg", f"its JPEG has no marker at byte {position}")
         if code in _FRAMES and position + 10 <= len(data):
             header = _read_frame(code, data[position + 4 : position + 10])
         if code != _SCAN:
             position += 1 if code == _PADDING else 2 if code in _WITHOUT_LENGTH else 2 + length
     if header is None:
-        raise BadJpegError("not_jpeg", "its JPEG has a scan before any frame")
+        raise BadPhotoError("not_jpeg", "its JPEG has a scan before any frame")
     # Searched, since cameras append data after the end marker. Within a scan, these bytes have no other meaning.
     if data.rfind(_END) < position:
-        raise BadJpegError("truncated", f"its JPEG of {len(data)} bytes is cut off: it has no end marker")
+        raise BadPhotoError("truncated", f"its JPEG of {len(data)} bytes is cut off: it has no end marker")
     check_size(header.height, header.width)
     return header
 
@@ -77,13 +75,13 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
 def _read_frame(code: int, frame: bytes) -> JpegHeader:
     bits, *fields = struct.unpack(">BHHB", frame)
     if code in _UNUSUAL_FRAMES or bits != 8:
-        raise BadJpegError("unusual", f"its JPEG has {bits} bits per sample or is lossless, which is not decoded")
+        raise BadPhotoError("unusual", f"its JPEG has {bits} bits per sample or is lossless, which is not decoded")
     return JpegHeader(*fields)
 
 
 def _check_png_header(data: bytes) -> None:
     if data.find(_PNG_END, 24) < 0:  # after width and height; programs append data to a PNG, too
-        raise BadJpegError("truncated", f"its PNG of {len(data)} bytes is cut off: it has no end marker")
+        raise BadPhotoError("truncated", f"its PNG of {len(data)} bytes is cut off: it has no end marker")
     width, height = struct.unpack_from(">II", data, 16)
     check_size(height, width)
 
@@ -92,22 +90,22 @@ def check_size(height: int, width: int) -> None:
     """Checks the size of an image in pixels.
 
     Raises:
-        BadJpegError: it has no pixels, or too many to be decoded.
+        BadPhotoError: it has no pixels, or too many to be decoded.
     """
     size = f"its image is of {width}x{height} pixels"
     if not height or not width:
-        raise BadJpegError("size", size)
+        raise BadPhotoError("size", size)
     if height * width > MOST_PIXELS:
-        raise BadJpegError("size", f"{size}, above the limit of {MOST_PIXELS / 1e6:.0f} million", "make it smaller")
+        raise BadPhotoError("size", f"{size}, above the limit of {MOST_PIXELS / 1e6:.0f} million", "make it smaller")
 
 
-def header_problem(encoded: bytes, png_too: bool = False) -> Problem | None:
-    """Checks the header and end marker of a photo, in microseconds. With `png_too`, a PNG is sound, too."""
-    try:
-        if png_too and encoded.startswith(PNG_SIGNATURE):
-            _check_png_header(encoded)
-        else:
-            read_jpeg_header(encoded)
-    except BadJpegError as error:
-        return error.kind, f"{error}; {error.advice}"
-    return None
+def check_header(encoded: bytes, png_too: bool = False) -> None:
+    """Checks the header and end marker of a photo, in microseconds. With `png_too`, a PNG is sound, too.
+
+    Raises:
+        BadPhotoError: they are not sound.
+    """
+    if png_too and encoded.startswith(PNG_SIGNATURE):
+        _check_png_header(encoded)
+    else:
+        read_jpeg_header(encoded)

@@ -45,6 +45,7 @@ class Pixels(StoredImages):
     images: np.ndarray
     labels: np.ndarray
 
+    @property
     def count(self) -> int:
         """All are in memory."""
         return len(self.images)
@@ -238,7 +239,7 @@ def batches(source: Pixels, spec: InputSpec, options: InputOptions, last_stage: 
 @tf.autograph.experimental.do_not_convert
 def one_pass(source: Pixels, spec: InputSpec, options: InputOptions) -> tf.data.Dataset:
     """Returns a data set of all images once, in their order, as in `batches`; the last batch may be smaller."""
-    indices = tf.data.Dataset.range(source.count()).batch(spec.batch_per_device)
+    indices = tf.data.Dataset.range(source.count).batch(spec.batch_per_device)
     return _drawn(source, indices.map(lambda at: (tf.zeros_like(at), at)), None, options, seed=None)
 
 

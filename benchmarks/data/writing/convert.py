@@ -23,7 +23,7 @@ from benchmarks.console import progress
 from benchmarks.data.sources import class_folders, imagenet_files, jpeg_header, tfrecord
 from benchmarks.data.sources.class_folders import FOLDERS_OF
 from benchmarks.data.sources.imagenet_files import DECODED, INCEPTION, PhotoRecords
-from benchmarks.data.sources.jpeg_header import BadJpegError, JpegHeader
+from benchmarks.data.sources.jpeg_header import BadPhotoError, JpegHeader
 from benchmarks.data.sources.safe_files import MOST_PHOTO_BYTES, FileWork, written_whole
 from benchmarks.data.writing import originals, photo_records
 from benchmarks.data.writing.originals import Listing, Photo, RecordedPhoto
@@ -54,7 +54,7 @@ def divided(source: Listing | PhotoRecords, split: str, images_per_shard: int) -
     """Returns the split to write; TFRecords keep their shards."""
     if not isinstance(source, PhotoRecords):
         return photo_records.split(split, len(source.photos), images_per_shard)
-    images = sum(tfrecord.count(file, damaged_too=True) for file in source.files)
+    images = sum(tfrecord.count(file) for file in source.files)
     return Split(name=split, images=images, shards=len(source.files))
 
 
@@ -221,7 +221,7 @@ def _header_of(encoded: bytes) -> JpegHeader | None:
     """Returns the header of a JPEG, and rejects one that is cut off; None for another format."""
     try:
         return jpeg_header.read_jpeg_header(encoded)
-    except BadJpegError as error:
+    except BadPhotoError as error:
         if error.kind not in ("png", "not_jpeg"):
             raise
     return None
@@ -249,12 +249,12 @@ def _as_rgb(encoded: bytes, shorter_side: int | None) -> Image.Image:
         image: Image.Image = Image.open(io.BytesIO(encoded), formats=originals.FORMATS)
         jpeg_header.check_size(image.height, image.width)
         if image.mode == "F" or (image.mode, image.format) == ("I", "TIFF"):  # of PNG, the latter has 16 bits
-            raise BadJpegError("unusual", "its pixels are no integers of 8 or 16 bits, so white is not known")
+            raise BadPhotoError("unusual", "its pixels are no integers of 8 or 16 bits, so white is not known")
         if image.mode.startswith("I"):  # 16 bits, which Pillow would clip
             scaled = np.asarray(image).astype(np.float64) / 257
             image = Image.fromarray(scaled.clip(0, 255).round().astype(np.uint8))
         image = image.convert("RGB")
-    except BadJpegError:
+    except BadPhotoError:
         raise
     except Exception as error:  # a decoder may fail in any way
         raise ValueError(f"its {len(encoded)} bytes cannot be decoded ({type(error).__name__})") from error

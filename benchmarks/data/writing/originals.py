@@ -101,10 +101,8 @@ class RecordedPhoto:
         """
         if isinstance(self.record, Defect):
             raise ValueError(self.record.reason)
-        payload, layout = self.record.payload, self.layout
-        if problem := imagenet_files.problem_of_example(payload, layout, self.labels):
-            raise ValueError(problem[1])
-        feature = imagenet_files.features_of(payload)
+        layout = self.layout
+        feature = imagenet_files.read_example(self.record.payload, layout, self.labels)
 
         def text(key: str) -> str:
             values: Sequence[bytes] = feature[key].bytes_list.value if key in feature else ()
@@ -112,8 +110,8 @@ class RecordedPhoto:
 
         corners = [feature[key].float_list.value if key in feature else () for key in BOX_CORNERS]
         return Original(
-            encoded=imagenet_files.encoded_of(payload, layout),
-            label=feature[layout.label].int64_list.value[0] - self.labels.start + INCEPTION.first_label,
+            encoded=imagenet_files.encoded_of(feature, layout),
+            label=imagenet_files.label_of(feature, layout) - self.labels.start + INCEPTION.first_label,
             class_name=text("image/class/synset"),
             name=text("image/filename") or text("file_name"),
             text=text("image/class/text"),

@@ -388,8 +388,3 @@ def test_a_model_that_cannot_be_built_is_built_once(monkeypatch: pytest.MonkeyPa
         with pytest.raises(UsageError, match="it cannot be built"):
             resolve(f"--model={tmp_path}/net.py:build")
     assert len(built) == 1
-
-
-def test_the_learning_rate_of_other_optimizers_is_a_tenth() -> None:
-    sgd, momentum = (resolve(f"--optimizer={name}").training.learning_rate for name in ("sgd", "momentum"))
-    assert momentum == pytest.approx(sgd / 10)

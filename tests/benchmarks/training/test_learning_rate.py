@@ -91,9 +91,18 @@ def test_numbers_that_are_no_schedule_are_refused(words: list[str], sentence: st
         resolve(*words)
 
 
-@pytest.mark.parametrize(("model", "rate"), [("mlp", "0.01"), ("resnet50", "0.0003"), ("alexnet", "0.0002")])
-def test_default_rates_have_the_digits_of_the_model(model: str, rate: str) -> None:
-    assert str(resolve("--optimizer=adam", f"--model={model}").training.learning_rate) == rate
+@pytest.mark.parametrize(
+    ("optimizer", "model", "rate"),
+    [
+        ("sgd", "mlp", "0.1"),
+        ("adam", "mlp", "0.01"),
+        ("adam", "resnet50", "0.0003"),
+        ("momentum", "alexnet", "0.0002"),
+        ("lars", "mlp", "1.0"),
+    ],
+)
+def test_default_rates_have_the_digits_of_the_model(optimizer: str, model: str, rate: str) -> None:
+    assert str(resolve(f"--optimizer={optimizer}", f"--model={model}").training.learning_rate) == rate
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ def test_copies_that_start_unequal_are_found(compare: Compare, monkeypatch: pyte
 
 
 def test_momentum_that_is_lost_is_found(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimizers, "Momentum", optimizers.GradientDescent)
+    monkeypatch.setitem(optimizers._RULES, "momentum", optimizers.GradientDescent)
     (result,) = compare(("parameter_server", Modifiers()))
     assert not result.passed and "after step" in result.reason and "step 1" not in result.reason
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -16,16 +12,16 @@ from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.training.placement_table import size_bytes
 from models import building
 from models.layers import Layers
+from tests.support.arithmetic import weights_error
 from tests.support.rotation import rotating
 from tests.support.steps import on_cpus, step_of
-from variable_mgr import factory
+from variable_mgr import expected, factory
 from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.manager import VariableManager
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import HOST, Place
 
-pytestmark = pytest.mark.xdist_group("managers")  # they share what has been trained
-BATCH, CLASSES, STEPS = 12, 5, 5
+CLASSES = 5
 
 
 def _make(name: str, towers: tuple[str, ...], shared: tuple[str, ...] = (HOST,)) -> VariableManager:
@@ -51,33 +47,6 @@ def _with_state() -> building.Model:
         return building.adapt(keras.Model(images, layers.classifier(x, CLASSES)))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Trained:
-    """A model before and after some steps under a manager, on fixed data split evenly over the towers."""
-
-    initial: dict[str, np.ndarray]
-    final: dict[str, np.ndarray]
-    drift: float | None
-
-
-@functools.cache
-def _trained(name: str, towers: int, shared_on: str = "cpu") -> _Trained:
-    generator = np.random.default_rng(1)
-    images = np.split(generator.normal(size=(BATCH, 8, 8, 3)).astype(np.float32), towers)
-    labels = np.split(generator.integers(0, CLASSES, BATCH), towers)
-    with tf.Graph().as_default():
-        inputs = [TowerInput(tf.constant(i), tf.constant(j)) for i, j in zip(images, labels, strict=True)]
-        plan = on_cpus(towers, shared_on)
-        step, manager = step_of(_convolutional(), inputs, plan, name, optimizer="momentum", weight_decay=0.01)
-        drift, variables = manager.replica_drift(), {n: v[0] for n, v in manager.checkpoint_variables().items()}
-        with tf.compat.v1.Session(config=device_plan.session_config(Devices(num_devices=towers))) as session:
-            step.initialize(session)
-            initial = session.run(variables)
-            for _ in range(STEPS):
-                step.take(session)
-            return _Trained(initial, session.run(variables), None if drift is None else float(session.run(drift)))
-
-
 @pytest.mark.row("S1.5")
 @rotating("towers", [2, 3, 4], first=1)
 @pytest.mark.parametrize(
@@ -90,11 +59,7 @@ def _trained(name: str, towers: int, shared_on: str = "cpu") -> _Trained:
     ],
 )
 def test_towers_equal_one_device_with_the_whole_batch(name: str, towers: int, shared_on: str) -> None:
-    one, many = _trained("replicated", 1), _trained(name, towers, shared_on)
-    assert many.final.keys() == one.final.keys()
-    for variable, value in one.final.items():
-        assert np.abs(value - one.initial[variable]).max() > 1e-3, f"{variable} was not trained at all"
-        np.testing.assert_allclose(many.final[variable], value, atol=1e-5, rtol=1e-5)
+    assert weights_error(name, towers, Modifiers(), shared_on=shared_on) <= expected.AFTER_CONVOLUTIONS
 
 
 def test_a_shared_weight_decays_once_however_many_towers_read_it() -> None:
@@ -121,8 +86,7 @@ def test_seeds_of_towers_differ_and_the_averages_of_tower_0_are_saved(name: str)
     assert average is manager.homes()[0]["conv_bn/moving_mean"] and "tower_1" not in average.op.name
 
 
-def test_drift_is_zero_where_copies_are_equal_and_unknown_elsewhere() -> None:
-    assert _trained("replicated", 3).drift == 0.0
+def test_drift_is_unknown_where_no_copies_must_be_equal() -> None:
     for name, towers in (("replicated", 1), ("independent", 3), ("parameter_server", 3)):
         manager = _make(name, tuple(f"/cpu:{tower}" for tower in range(towers)))
         with tf.Graph().as_default():

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from variable_mgr.place import Place
 from variable_mgr.reductions import all_reduce_spec
 from variable_mgr.reductions.algorithm_catalog import ALGORITHMS, find_algorithm
 from variable_mgr.reductions.all_reduce_spec import Range
@@ -62,12 +61,3 @@ def test_the_first_range_that_is_large_enough_is_chosen(made: tuple[Range, ...],
 def test_mistakes_are_explained(text: str, words: str) -> None:
     with pytest.raises(all_reduce_spec.SpecError, match=words):
         all_reduce_spec.parse(text)
-
-
-def test_what_cannot_run_somewhere_says_so() -> None:
-    three = Place(("/cpu:0", "/cpu:1", "/cpu:2"), "/cpu:0")
-    assert "2, 4, 8" in (all_reduce_spec.why_not(all_reduce_spec.parse("pscpu:1K:rechd"), three) or "")
-    split = Place(("/gpu:0", "/gpu:1"), "/cpu:0", virtual=True)
-    assert "needs a physical GPU" in (all_reduce_spec.why_not(all_reduce_spec.parse("pscpu:1K:nccl"), split) or "")
-    assert "NVIDIA GPUs only" in (all_reduce_spec.why_not(all_reduce_spec.parse("nccl"), three) or "")
-    assert all_reduce_spec.why_not(all_reduce_spec.parse("pscpu:1K:xring"), three) is None

@@ -85,7 +85,7 @@ def _empty(feature: Mapping[str, tf.train.Feature]) -> None:
         (_sides(2**62, 4), "truncated"),  # the product is 0 in 64 bits
         (_sides(0, 107), "size"),
         (_empty, "zero_length"),
-        (lambda feature: feature.__delitem__(DECODED.sides[0]), "keys"),
+        (lambda feature: feature.__delitem__(DECODED.sides[0]), "size"),
     ],
     first=2,
 )

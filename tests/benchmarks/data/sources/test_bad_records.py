@@ -18,7 +18,7 @@ from benchmarks.data.pipeline import imagenet_pipeline, photo_decoding
 from benchmarks.data.sources import bad_records, imagenet_files, jpeg_header, tfrecord
 from benchmarks.data.sources.bad_records import Skipping
 from benchmarks.data.sources.imagenet_files import INCEPTION, Photos
-from benchmarks.data.sources.jpeg_header import header_problem
+from benchmarks.data.sources.jpeg_header import BadPhotoError, check_header
 from benchmarks.data.sources.tfrecord import Defect
 from benchmarks.errors import DataError
 from tests.support import damage
@@ -44,8 +44,8 @@ def _find(directory: Path) -> Photos:
     return imagenet_files.find_imagenet(str(directory), "train")
 
 
-def _defects(directory: Path, problem_of_photo: bad_records.PhotoProblem = header_problem) -> list[Defect]:
-    return [defect for _, bad in bad_records.defects(_find(directory), 1001, problem_of_photo) for defect in bad]
+def _defects(directory: Path, check_photo: bad_records.PhotoCheck = check_header) -> list[Defect]:
+    return [defect for _, bad in bad_records.defects(_find(directory), 1001, check_photo) for defect in bad]
 
 
 def _fail(directory: Path) -> tuple[Exception, DataError]:
@@ -219,16 +219,17 @@ def test_a_box_that_is_not_in_the_photo_is_named(copied: Path, corners: tuple[fl
     assert str(_fail(copied)[1]) == str(defect)
     record = list(tfrecord.walk(copied / DAMAGED))[6]
     assert isinstance(record, tfrecord.FramedRecord)
-    assert not imagenet_files.problem_of_example(record.payload, _find(copied).layout, range(1001)), "its label counts"
+    assert imagenet_files.read_example(record.payload, INCEPTION, range(1001)), "its label counts"
 
 
 def test_damaged_pixels_are_found_by_decoding(copied: Path) -> None:
-    encoded = imagenet_files.encoded_of(list(tfrecord.walk(copied / DAMAGED))[6].payload, INCEPTION)
+    feature = imagenet_files.features_of(list(tfrecord.walk(copied / DAMAGED))[6].payload)
+    encoded = imagenet_files.encoded_of(feature, INCEPTION)
     without_tables = encoded.replace(b"\xff\xdb", b"\xff\xfe")  # they become comments
     rewrite_value(copied / DAMAGED, 6, "image/encoded", without_tables)
     assert _defects(copied) == []
-    with bad_records.decoding() as problem_of_jpeg:
-        (defect,) = _defects(copied, problem_of_jpeg)
+    with bad_records.decoding() as check_photo:
+        (defect,) = _defects(copied, check_photo)
     assert (defect.kind, defect.number) == ("pixels", 6)
 
 
@@ -343,5 +344,7 @@ def test_keys_and_labels_are_shown_in_part(copied: Path) -> None:
     payload = tf.train.Example(
         features=tf.train.Features(feature={"\x1b[2J" + "x" * 10_000: tf.train.Feature()})
     ).SerializeToString()
-    _, reason = imagenet_files.problem_of_example(payload, INCEPTION, 0) or ("", "")
+    with pytest.raises(BadPhotoError) as caught:
+        imagenet_files.read_example(payload, INCEPTION, range(1))
+    reason = str(caught.value)
     assert "\x1b" not in reason and "\\x1b[2Jxxx" in reason and len(reason) < 200

@@ -184,7 +184,7 @@ def test_a_part_of_the_shards_is_read_with_a_notice(
     (copied / form.format(2)).unlink()
     found = imagenet_files.find_imagenet(str(copied), "train")
     assert "holds 3 of 4 train shards, and only their photos are read" in capsys.readouterr().err
-    assert found.count() < 40 and "3 train shards of 4 in" in found.describe()
+    assert found.count < 40 and "3 train shards of 4 in" in found.describe()
 
 
 def _in_one_file(name: str) -> Callable[[Path], None]:
@@ -244,7 +244,7 @@ def _defects(directory: Path) -> list[Defect]:
 def test_usual_names_and_places_of_shards(copied: Path, arrange: Callable[[Path], None]) -> None:
     arrange(copied)
     (copied / "._train-00000-of-00004").write_bytes(b"as macOS leaves them")
-    assert imagenet_files.find_imagenet(str(copied), "train").count() == 40
+    assert imagenet_files.find_imagenet(str(copied), "train").count == 40
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_compressed_shards(fake_imagenet: Path, copied: Path, compress: Callable
     seen = take_batches(copied, 10)
     assert len({image.tobytes() for images, _ in seen for image in images}) == 40
     assert _labels([seen]) == labels_of(fake_imagenet)
-    assert imagenet_files.find_imagenet(str(copied), "train").count() == 40
+    assert imagenet_files.find_imagenet(str(copied), "train").count == 40
     assert _defects(copied) == []
 
 
@@ -275,7 +275,7 @@ def test_shards_without_records_are_reported(
     (copied / "train-00002-of-00004").write_bytes(compress(b""))
     found = imagenet_files.find_imagenet(str(copied), "train")
     assert "holds 1 shard without records (train-00002-of-00004)" in capsys.readouterr().err
-    assert found.count() == 30 and "3 train shards of 4" in found.describe()
+    assert found.count == 30 and "3 train shards of 4" in found.describe()
 
 
 def test_a_compressed_shard_that_is_cut_off_is_named(copied: Path) -> None:
@@ -330,7 +330,7 @@ def test_a_folder_of_class_folders_is_read(fake_imagenet: Path, tmp_path: Path) 
     to_folder(fake_imagenet, tmp_path / "train")
     for directory in (tmp_path, tmp_path / "train"):
         found = imagenet_files.find_imagenet(str(directory), "train")
-        assert found.count() == 40
+        assert found.count == 40
     classes = sorted({*labels_of(fake_imagenet)})
     assert list(found.classes) == [f"n{label:08d}" for label in classes]
     seen = _labels([take_batches(tmp_path, 10, num_classes=1000)])
@@ -392,7 +392,7 @@ BY_CLASS = "Name the folder of shards called like train-00000-of-00008, or of on
         (["train/a/0.jpg", "val/a/0.jpg", "val/b/0.jpg"], "validation", "train lacks 1 class folder of .*val: b"),
         (["train/a/0.jpg", "val/images/0.jpg"], "validation", "of .*val: images. ImageNet's validation photos have no"),
         (["train/cafe\u0301/0.jpg", "val/caf\u00e9/0.jpg"], "validation", r"val: caf\u00e9\. Accents have another"),
-        (["all/train/a/0.jpg", "all/val/a/0.jpg"], "validation", "/a/0.jpg: if 'a' is a class, name .*/all. Name the"),
+        (["all/train/a/0.jpg", "all/val/a/0.jpg"], "validation", "files such as .*/all/.*/a/0.jpg. Name the"),
         (["training_set/a/0.jpg", "test_set/a/0.jpg"], "train", "/a/0.jpg. Name the folder"),
         (["val/a/0.jpg", "val/b/0.jpg"], "validation", "val has 2 class folders, and there is no folder train beside"),
         (
@@ -596,10 +596,7 @@ def test_a_path_that_cannot_be_examined_is_reported(tmp_path: Path) -> None:
     ("photos", "root", "split"),
     [
         (["train/a/images/1.jpg"], "", "train"),
-        (["train/a/images/1.jpg"], "train", "train"),
-        (["train/a/1.jpg", "test/a/1.jpg"], "", "validation"),
         (["train/a/1.jpg", "val/a/1.jpg"], "train", "validation"),
-        (["training_set/a/1.jpg"], "", "train"),
         (["a/1.jpg"], "", "validation"),
     ],
 )

@@ -30,17 +30,18 @@ def _jpeg() -> bytes:
     ],
 )
 def test_headers_that_are_not_right(change: Callable[[bytes], bytes], kind: str) -> None:
-    with pytest.raises(jpeg_header.BadJpegError) as caught:
+    with pytest.raises(jpeg_header.BadPhotoError) as caught:
         jpeg_header.read_jpeg_header(change(_jpeg()))
     assert caught.value.kind == kind
 
 
 def test_a_png_that_is_cut_off_is_named() -> None:
     png = bytes(tf.io.encode_png(np.zeros((30, 40, 3), np.uint8)).numpy())
-    assert jpeg_header.header_problem(png + b"behind its end", png_too=True) is None
+    jpeg_header.check_header(png + b"behind its end", png_too=True)
     for part in (png[:-8], png[:20], jpeg_header.PNG_SIGNATURE):
-        problem = jpeg_header.header_problem(part, png_too=True)
-        assert problem and problem[0] == "truncated"
+        with pytest.raises(jpeg_header.BadPhotoError) as caught:
+            jpeg_header.check_header(part, png_too=True)
+        assert caught.value.kind == "truncated"
 
 
 def test_headers_say_the_size() -> None:
@@ -50,5 +51,7 @@ def test_headers_say_the_size() -> None:
 
 @pytest.mark.parametrize("photo", [jpeg_header.PNG_SIGNATURE, b"RIFF\x00\x00\x00\x00WEBP"])
 def test_what_a_conversion_takes_is_not_only_to_be_replaced(photo: bytes) -> None:
-    problem = jpeg_header.header_problem(photo)
-    assert problem and problem[1].endswith(jpeg_header._CONVERT)
+    with pytest.raises(
+        jpeg_header.BadPhotoError, match="; replace it, or convert all with 'run_bench.py data convert'"
+    ):
+        jpeg_header.check_header(photo)

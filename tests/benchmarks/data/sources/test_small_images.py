@@ -59,7 +59,7 @@ def test_idx_files_are_read_as_their_makers_say(tmp_path: Path) -> None:
 def test_idx_files_are_found_where_torchvision_keeps_them(tmp_path: Path, place: str) -> None:
     (tmp_path / place).mkdir(parents=True)
     _mnist(tmp_path / place)
-    assert small_images.find_small_images("mnist", str(tmp_path), "train").count() == 50
+    assert small_images.find_small_images("mnist", str(tmp_path), "train").count == 50
     shutil.copy(next((tmp_path / place).glob("train-images*")), tmp_path)  # it may be another data set
     with pytest.raises(DataError, match=f"--data_dir={tmp_path}: there is neither train-labels-idx1-ubyte nor"):
         small_images.find_small_images("mnist", str(tmp_path), "train")
@@ -69,7 +69,7 @@ def test_a_folder_that_is_called_like_an_idx_file_does_not_hide_the_file(tmp_pat
     for file in _mnist(tmp_path):
         file.rename(tmp_path / file.name.replace("-idx", ".idx"))
         file.mkdir()
-    assert small_images.find_small_images("mnist", str(tmp_path), "train").count() == 50
+    assert small_images.find_small_images("mnist", str(tmp_path), "train").count == 50
 
 
 def test_an_idx_file_by_hand(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_planes_of_cifar10_may_be_an_array_of_their_own(tmp_path: Path) -> None:
 def test_another_form_replaces_the_one_that_is_there(tmp_path: Path) -> None:
     _cifar10(tmp_path, python=True)
     small_image_files.write_cifar10(tmp_path, *small_image_files.draw("cifar10", 3, 2, "train"), split="train")
-    assert small_images.find_small_images("cifar10", str(tmp_path), "train").count() == 3
+    assert small_images.find_small_images("cifar10", str(tmp_path), "train").count == 3
 
 
 def _source(images: int, channels: int = 3) -> Pixels:

@@ -114,7 +114,7 @@ def test_a_data_set_is_the_same_as_on_this_host(fake_imagenet: Path, directory: 
         tf.io.gfile.copy(str(file), str(directory / file.name))
     here, there = (imagenet_files.find_imagenet(str(path), "train") for path in (fake_imagenet, directory))
     assert isinstance(there, imagenet_files.PhotoRecords)
-    assert (there.count(), there.identify(), there.layout) == (here.count(), here.identify(), imagenet_files.INCEPTION)
+    assert (there.count, there.identify(), there.layout) == (here.count, here.identify(), imagenet_files.INCEPTION)
     assert str(there.files[1]) == f"{directory}/train-00001-of-00004"
     for file in there.files:
         file.unlink()  # to write would append

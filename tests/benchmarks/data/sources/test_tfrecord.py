@@ -62,8 +62,7 @@ def test_a_file_that_ends_too_early_is_found(shard: Path, keep: int) -> None:
     shard.write_bytes(shard.read_bytes()[: damaged.offset + keep])
     *_, defect = tfrecord.walk(shard)
     assert f"record 3 at byte {damaged.offset}: the file ends within" in str(defect)
-    with pytest.raises(DataError, match="the file ends within"):
-        tfrecord.count(shard)
+    assert tfrecord.count(shard) == 4, "so that --on_bad_record=skip reads the others"
 
 
 @pytest.mark.fault(
@@ -77,8 +76,6 @@ def test_a_length_beyond_the_file_is_found_before_it_is_read(shard: Path, length
     (defect,) = tfrecord.walk(shard)
     assert isinstance(defect, tfrecord.Defect)
     assert str(defect).startswith(f"{shard}: record 0 at byte 0: the file ends within its {length} bytes; ")
-    with pytest.raises(DataError, match="record 0 at byte 0"):
-        tfrecord.count(shard)
     assert not tfrecord.lengths_are_safe(shard)
 
 
