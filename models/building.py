@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import keras
@@ -60,6 +60,11 @@ class Model:
 
     keras_model: keras.Model
     variables: Sequence[ModelVariable]
+
+    def descriptions_of(self, variables: Iterable[keras.Variable]) -> list[ModelVariable]:
+        """Returns the descriptions of some of the Keras model's variables, in their order."""
+        described = {id(own): each for own, each in zip(ordered(self.keras_model), self.variables, strict=True)}
+        return [described[id(variable)] for variable in variables]
 
     def call(
         self, values: Sequence[tf.Tensor], images: tf.Tensor, *, training: bool

@@ -125,12 +125,10 @@ def split(model: Model) -> SplitModel:
     """
     from_end = itertools.takewhile(_can_be_in_the_tail, reversed(model.keras_model.operations))
     layers = itertools.dropwhile(lambda layer: type(layer) is keras.layers.Dropout, reversed(list(from_end)))
-    pairs = zip(ordered(model.keras_model), model.variables, strict=True)
-    names = {id(keras_variable): variable.name for keras_variable, variable in pairs}
     tail: list[TailLayer] = []
     for layer in layers:
-        weights = tuple(names[id(variable)] for variable in layer.trainable_variables)
-        seeds = tuple(names[id(variable)] for variable in layer.non_trainable_variables)
+        weights = tuple(variable.name for variable in model.descriptions_of(layer.trainable_variables))
+        seeds = tuple(variable.name for variable in model.descriptions_of(layer.non_trainable_variables))
         tail.append(TailLayer(layer, weights, layer.units if weights else 0, seeds))
     cut = tail[0].keras_layer.input if tail else model.keras_model.outputs[0]
     return SplitModel(model.variables, _part(model, model.keras_model.inputs[0], cut), tail, cut.shape[-1])
@@ -175,10 +173,9 @@ def cut(model: Model, at: Sequence[keras.KerasTensor]) -> list[Part]:
 
 
 def _part(model: Model, start: keras.KerasTensor, end: keras.KerasTensor) -> Part:
-    described = {id(variable): spec for variable, spec in zip(ordered(model.keras_model), model.variables, strict=True)}
     with no_own_variables():
         part = keras.Model(start, end)
-    return Part([described[id(variable)] for variable in ordered(part)], part)
+    return Part(model.descriptions_of(ordered(part)), part)
 
 
 def balanced(costs: Sequence[int], sent: Sequence[int], count: int) -> list[int] | None:

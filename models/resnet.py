@@ -6,7 +6,7 @@ For photos ResNet-50, -101 and -152 (table 1); for 32x32 pixels section 4.2, who
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from models.model_spec import ModelSpec, Style
@@ -20,22 +20,25 @@ _EXPANSION = 4
 _PRE_ACTIVATION = Style(batch_norm_scale=False, batch_norm_epsilon=1e-3)
 
 
+def _blocks(counts: Sequence[int], filters: Sequence[int]) -> Iterator[tuple[str, int, int, bool]]:
+    """Yields name, filters and stride of each block, and whether it is the first of its stage; `counts` per stage."""
+    for stage, (count, width) in enumerate(zip(counts, filters, strict=True), start=1):
+        for block in range(1, count + 1):
+            yield f"stage{stage}_block{block}", width, 2 if block == 1 and stage > 1 else 1, block == 1
+
+
 def build(images: Tensor, layers: Layers, num_classes: int, *, blocks: tuple[int, ...], stride_in_3x3: bool) -> Tensor:
     """Returns logits; `blocks` per stage. v1 strides in a block's first 1x1 convolution, v1.5 in its 3x3."""
     x = _stem(images, layers)
-    for stage, (count, filters) in enumerate(zip(blocks, _FILTERS, strict=True), start=1):
-        for block in range(1, count + 1):
-            stride = 2 if block == 1 and stage > 1 else 1
-            name = f"stage{stage}_block{block}"
-            shortcut = x
-            if block == 1:  # depth changes: project
-                wide = _EXPANSION * filters
-                shortcut = layers.conv_bn(x, wide, 1, stride=stride, relu=False, name=f"{name}_shortcut")
-            first, second = (1, stride) if stride_in_3x3 else (stride, 1)
-            y = layers.conv_bn(x, filters, 1, stride=first, name=f"{name}_conv1")
-            y = layers.conv_bn(y, filters, 3, stride=second, padding="symmetric", name=f"{name}_conv2")
-            y = layers.conv_bn(y, _EXPANSION * filters, 1, relu=False, name=f"{name}_conv3")
-            x = layers.add_relu(y, shortcut, name=name)
+    for name, filters, stride, is_first in _blocks(blocks, _FILTERS):
+        shortcut, wide = x, _EXPANSION * filters
+        if is_first:  # depth changes: project
+            shortcut = layers.conv_bn(x, wide, 1, stride=stride, relu=False, name=f"{name}_shortcut")
+        first, second = (1, stride) if stride_in_3x3 else (stride, 1)
+        y = layers.conv_bn(x, filters, 1, stride=first, name=f"{name}_conv1")
+        y = layers.conv_bn(y, filters, 3, stride=second, padding="symmetric", name=f"{name}_conv2")
+        y = layers.conv_bn(y, wide, 1, relu=False, name=f"{name}_conv3")
+        x = layers.add_relu(y, shortcut, name=name)
     return layers.classifier(layers.global_average(x), num_classes)
 
 
@@ -43,16 +46,14 @@ def build_v2(images: Tensor, layers: Layers, num_classes: int, *, blocks: tuple[
     """Returns logits; `blocks` per stage. Pre-activations, with the strides of v1."""
     before = layers.styled(_PRE_ACTIVATION)
     x = _stem(images, layers)
-    for stage, (count, filters) in enumerate(zip(blocks, _FILTERS, strict=True), start=1):
-        for block in range(1, count + 1):
-            stride = 2 if block == 1 and stage > 1 else 1
-            name, wide = f"stage{stage}_block{block}", _EXPANSION * filters
-            y = before.bn_relu(x, name=name)
-            shortcut = layers.conv_alone(y, wide, 1, stride=stride, name=f"{name}_shortcut") if block == 1 else x
-            y = layers.conv_bn(y, filters, 1, stride=stride, name=f"{name}_conv1")
-            y = layers.conv_bn(y, filters, 3, name=f"{name}_conv2")
-            y = layers.conv_alone(y, wide, 1, name=f"{name}_conv3")
-            x = layers.add(y, shortcut, name=name)
+    for name, filters, stride, is_first in _blocks(blocks, _FILTERS):
+        wide = _EXPANSION * filters
+        y = before.bn_relu(x, name=name)
+        shortcut = layers.conv_alone(y, wide, 1, stride=stride, name=f"{name}_shortcut") if is_first else x
+        y = layers.conv_bn(y, filters, 1, stride=stride, name=f"{name}_conv1")
+        y = layers.conv_bn(y, filters, 3, name=f"{name}_conv2")
+        y = layers.conv_alone(y, wide, 1, name=f"{name}_conv3")
+        x = layers.add(y, shortcut, name=name)
     return layers.classifier(layers.global_average(before.bn_relu(x, name="final")), num_classes)
 
 
@@ -98,13 +99,11 @@ _CIFAR_FILTERS = (16, 32, 64)
 def build_cifar(images: Tensor, layers: Layers, num_classes: int, *, blocks_per_stage: int) -> Tensor:
     """Returns logits. There are 6 * `blocks_per_stage` + 2 layers with weights."""
     x = layers.conv_bn(images, _CIFAR_FILTERS[0], 3, name="stem")
-    for stage, filters in enumerate(_CIFAR_FILTERS, start=1):
-        for block in range(1, blocks_per_stage + 1):
-            name, stride = f"stage{stage}_block{block}", 2 if block == 1 and stage > 1 else 1
-            shortcut = _shortcut(x, layers, filters, name) if stride > 1 else x
-            y = layers.conv_bn(x, filters, 3, stride=stride, padding="symmetric", name=f"{name}_conv1")
-            y = layers.conv_bn(y, filters, 3, relu=False, name=f"{name}_conv2")
-            x = layers.add_relu(y, shortcut, name=name)
+    for name, filters, stride, _ in _blocks([blocks_per_stage] * 3, _CIFAR_FILTERS):
+        shortcut = _shortcut(x, layers, filters, name) if stride > 1 else x
+        y = layers.conv_bn(x, filters, 3, stride=stride, padding="symmetric", name=f"{name}_conv1")
+        y = layers.conv_bn(y, filters, 3, relu=False, name=f"{name}_conv2")
+        x = layers.add_relu(y, shortcut, name=name)
     return layers.classifier(layers.global_average(x), num_classes)
 
 
@@ -112,14 +111,12 @@ def build_cifar_v2(images: Tensor, layers: Layers, num_classes: int, *, blocks_p
     """Returns logits. Pre-activations; every shortcut starts before its block's."""
     before = layers.styled(_PRE_ACTIVATION)
     x = layers.conv_bn(images, _CIFAR_FILTERS[0], 3, name="stem")
-    for stage, filters in enumerate(_CIFAR_FILTERS, start=1):
-        for block in range(1, blocks_per_stage + 1):
-            name, stride = f"stage{stage}_block{block}", 2 if block == 1 and stage > 1 else 1
-            shortcut = _shortcut(x, layers, filters, name) if stride > 1 else x
-            y = before.bn_relu(x, name=name)
-            y = layers.conv_bn(y, filters, 3, stride=stride, padding="symmetric", name=f"{name}_conv1")
-            y = layers.conv_alone(y, filters, 3, name=f"{name}_conv2")
-            x = layers.add(y, shortcut, name=name)
+    for name, filters, stride, _ in _blocks([blocks_per_stage] * 3, _CIFAR_FILTERS):
+        shortcut = _shortcut(x, layers, filters, name) if stride > 1 else x
+        y = before.bn_relu(x, name=name)
+        y = layers.conv_bn(y, filters, 3, stride=stride, padding="symmetric", name=f"{name}_conv1")
+        y = layers.conv_alone(y, filters, 3, name=f"{name}_conv2")
+        x = layers.add(y, shortcut, name=name)
     return layers.classifier(layers.global_average(before.bn_relu(x, name="final")), num_classes)
 
 

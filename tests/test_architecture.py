@@ -70,13 +70,6 @@ NEEDS_NO_TENSORFLOW = (
 MOST_FILES_IN_A_ROOM = 16
 MOST_LINES_IN_A_FILE = 400
 MOST_LINES_IN_A_FUNCTION = 60
-# Words and names that have given way to those of the field, and must not come back as names of the product.
-WORDS_GONE = {"agenda", "interlude", "aside", "asides", "resumption", "resumptions", "ladder", "rung", "rungs"}
-CLASSES_GONE = {"Applied", "Preparation", "Held", "End", "Ends", "Ended"}
-ROOMS_GONE = {"one_run", "between_steps", "topology"}
-# A name that does not say what: at most ten of them are worth their shortness.
-VAGUE_NAMES = {"run", "resolve", "read", "find"}
-MOST_VAGUE_NAMES = 10
 
 
 def _sources() -> list[Path]:
@@ -194,13 +187,19 @@ SLOW = {
     ("what", "not_imported"),
     [
         (f"import {', '.join(_modules())}", {"tensorflow", "keras"}),
+        ("import benchmarks", {*SLOW, "absl"}),
+        (
+            "from benchmarks import Config, train; Config.from_flags(model='mlp', device='cpu')\n"
+            "import benchmarks.run.runner, benchmarks as package; assert package.train is train and callable(train)",
+            {"tensorflow", "keras", "matplotlib", "pandas"},
+        ),
         ("import run_bench; run_bench.main()", SLOW),
         ("import run_bench; sys.argv[1:] = ['--device=cpu', '--print_config']; run_bench.main()", SLOW),
     ],
-    ids=["modules", "help", "print_config"],
+    ids=["modules", "package", "library", "help", "print_config"],
 )
 def test_nothing_that_takes_long_is_imported_before_it_is_needed(what: str, not_imported: set[str]) -> None:
-    script = f"import sys; sys.argv[1:] = ['--help']; {what}; sys.exit(str({not_imported} & {{*sys.modules}} or ''))"
+    script = f"import sys; sys.argv[1:] = ['--help']; {what}\nsys.exit(str({not_imported} & {{*sys.modules}} or ''))"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert done.stderr.split() == []
 
@@ -222,34 +221,7 @@ def test_nothing_is_long() -> None:
                 assert lines <= MOST_LINES_IN_A_FUNCTION, f"{path}: {node.name} has {lines} lines"
 
 
-def _names(path: Path) -> Iterator[str]:
-    """Yields the name of a file, and those that it gives to functions, classes, arguments and variables."""
-    yield path.stem
-    for node in ast.walk(_tree(path)):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.arg):
-            yield node.arg
-        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield node.id if isinstance(node, ast.Name) else node.attr
-
-
-def test_words_that_are_gone_do_not_come_back() -> None:
-    found = set()
-    for path in _sources():
-        found |= {path.stem, path.parent.name} & ROOMS_GONE
-        for name in _names(path):
-            words = set(re.findall("[a-z]+", re.sub("([A-Z])", r"_\1", name).lower()))
-            found |= {name} & CLASSES_GONE | ({name} if words & WORDS_GONE else set())
-            # Of `ab`; devices that add gradients in turn are the field's word.
-            if path.is_relative_to(ROOT / "benchmarks") and words & {"turn", "turns"} and "in_turn" not in name:
-                found.add(f"{path.relative_to(ROOT)}: {name}")
-    assert not found
-
-
-def test_functions_and_files_are_named_for_what_they_do() -> None:
-    functions = [node for path in _sources() for node in ast.walk(_tree(path)) if isinstance(node, ast.FunctionDef)]
-    assert len([node.name for node in functions if node.name in VAGUE_NAMES]) <= MOST_VAGUE_NAMES
+def test_no_two_files_have_one_name() -> None:
     files = [path.name for path in _sources() if path.name not in ("__init__.py", "options.py")]
     assert len(files) == len(set(files))
 

@@ -58,8 +58,7 @@ class Tree:
     def train(self, *words: str) -> dict[str, Any]:
         """Takes three small steps on two towers; returns the record."""
         small = ("--model=trivial", "--num_gpus=2", "--device=cpu", "--batch_size=2", "--num_batches=3")
-        done = self.run(*small, *words)
-        assert done.status == 0, done.stderr
+        self.run(*small, *words).succeeded()
         record: dict[str, Any] = json.loads((self.directory / "out" / "results.jsonl").read_text().splitlines()[-1])
         return record
 
@@ -69,8 +68,7 @@ class Tree:
 
     def python(self, code: str) -> str:
         """Runs code on the copy and returns what it prints."""
-        done = finished([sys.executable, "-c", code], self.directory, ENVIRONMENT)
-        assert done.status == 0, done.stderr
+        done = finished([sys.executable, "-c", code], self.directory, ENVIRONMENT).succeeded()
         return done.stdout
 
 
@@ -175,8 +173,7 @@ def test_an_addition_touches_so_many_files(tree: Tree, what: str, files: int) ->
 
 def test_the_model_of_the_page_passes_the_type_check(tree: Tree) -> None:
     command = [sys.executable, "-m", "mypy", f"--config-file={ROOT / 'setup.cfg'}", "models/cifar10_quick.py"]
-    done = finished(command, tree.directory, ENVIRONMENT)
-    assert done.status == 0, done.stdout
+    finished(command, tree.directory, ENVIRONMENT).succeeded()
 
 
 def test_what_was_added_acts_in_a_run_and_is_in_its_record(tree: Tree, tmp_path: Path) -> None:
@@ -237,8 +234,7 @@ def test_what_was_added_is_resolved_and_refused_as_the_rest(
 
 
 def test_a_manager_in_the_catalog_is_explained(tree: Tree) -> None:
-    done = tree.run("explain", "toy", "--model=trivial", "--num_gpus=2")
-    assert done.status == 0, done.stderr
+    done = tree.run("explain", "toy", "--model=trivial", "--num_gpus=2").succeeded()
     for words in ("one toy copy", "averaged by a toy", "Sent per step:     unknown", "<- tower 1"):
         assert words in done.stdout
 

@@ -77,9 +77,7 @@ def read_keras_weights(path: str | Path, model: Model) -> dict[str, np.ndarray]:
     Raises:
         DataError: the file cannot be read, or is of another model.
     """
-    pairs = zip(building.ordered(model.keras_model), model.variables, strict=True)
-    known = {id(variable): described for variable, described in pairs}
-    wanted = [known[id(variable)] for variable in model.keras_model.weights]
+    wanted = model.descriptions_of(model.keras_model.weights)
     try:
         found = _read(Path(path), model)
     except Exception as error:  # a file can be damaged in any way

@@ -87,7 +87,6 @@ def checkpoint_facts(config: Config) -> dict[str, Any]:
         "data_name": config.data.data_name,
         "num_classes": workload.num_classes,
         "optimizer": config.training.optimizer,
-        "variable_update": variables.variable_update,
         "graph": {
             "variable_update": variables.variable_update,
             "modifiers": dataclasses.asdict(variables.modifiers),

@@ -71,7 +71,7 @@ def _assert_same(theirs: Kind, ours: Kind, data_format: str = "channels_last", *
 def test_products_are_what_the_convolution_is(
     kind: Kind, size: int | tuple[int, int], stride: int, padding: str, use_bias: bool
 ) -> None:
-    how = {"kernel_size": size, "strides": stride, "padding": padding, "use_bias": use_bias}
+    how = {"kernel_size": size, "strides": stride, "padding": padding, "use_bias": use_bias, "activation": "relu"}
     _assert_same(keras.layers.Conv2D, kind, filters=FILTERS, **how)
 
 

@@ -14,8 +14,6 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.data.pipeline import tower_input
-from benchmarks.devices import device_plan
-from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.training import flop_count, model_facts
 from benchmarks.training.computing import Computing
 from models import applications, building, from_keras, parts, specs
@@ -31,9 +29,8 @@ from models.layers import FusedBatchNorm, Layers, Pool, SeparateBatchNorm
 from models.model_spec import ModelSpec
 from models.outside_code import UnusableModelError
 from tests.support import references
-from tests.support.models import drawn_at_run_time
 from tests.support.rotation import rotating
-from tests.support.steps import on_cpus, step_of
+from tests.support.steps import cpu_session, on_cpus, step_of
 from variable_mgr import variables
 
 pytestmark = pytest.mark.xdist_group("models")
@@ -52,19 +49,8 @@ def _build(name: str, image_size: int, **options: Any) -> building.Model:
 
 
 def _values(model: building.Model, gain: float = 2.0) -> list[np.ndarray]:
-    """Draws values with which no part of a layer is without effect, and which keep the size of activations."""
-    random, values = np.random.default_rng(2), []
-    for variable in model.variables:
-        value = random.normal(0.0, 0.1, variable.shape)
-        if variable.name.endswith("kernel"):
-            is_depthwise = len(variable.shape) == 4 and variable.shape[-1] == 1
-            value *= 10 * np.sqrt(gain / np.prod(variable.shape[: 2 if is_depthwise else -1]))
-        elif variable.name.endswith(("gamma", "variance")):
-            value = random.uniform(0.5, 1.5, variable.shape)
-        elif variable.kind == "tower_state":
-            value = np.zeros(variable.shape)
-        values.append(value.astype(variable.dtype))
-    return values
+    random = np.random.default_rng(2)
+    return [references.random_value(variable, random, gain) for variable in model.variables]
 
 
 def _theirs(name: str, size: int) -> building.Model:
@@ -527,15 +513,6 @@ def test_layers_become_those_of_this_suite(own: str) -> None:
     assert (ours.momentum, ours.epsilon, ours.scale, ours.center, ours.name) == (0.7, 0.02, False, True, "kept")
 
 
-def test_products_apply_the_activation_of_a_convolution(own: str) -> None:
-    name, images = f"{own}:build", tf.constant(references.images(16))
-    usual, other = _build(name, 16), _build(name, 16, kernels=Kernels(conv1x1=True, filter_gradients=True))
-    values = _values(usual)
-    wanted = usual.call(values, images, training=False)[0].numpy()
-    found = other.call(values, images, training=False)[0].numpy()
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
-
-
 def test_names_are_unique_and_do_not_depend_on_what_was_built_before(own: str) -> None:
     name = f"{own}:build"
     first = [variable.name for variable in _build(name, 16).variables]
@@ -544,15 +521,6 @@ def test_names_are_unique_and_do_not_depend_on_what_was_built_before(own: str) -
     assert [variable.name for variable in _build(name, 16).variables] == first
     assert len(set(first)) == len(first)
     assert {"conv2d/kernel", "shared/kernel", "logits/kernel", "multi_head_attention/query/kernel"} <= set(first)
-
-
-def test_initial_values_are_drawn_at_run_time(own: str) -> None:
-    with tf.Graph().as_default() as graph:
-        for variable in _build(f"{own}:build", 16).variables:
-            value = variable.initial_value()
-            assert (tuple(value.shape), value.dtype.name) == (variable.shape, variable.dtype), variable.name
-    assert (drawn := drawn_at_run_time(graph)) and all(drawn)
-    assert not [one for one in graph.get_operations() if one.type in ("VarHandleOp", "VariableV2")]
 
 
 @pytest.mark.slow
@@ -566,7 +534,7 @@ def test_it_trains_at_every_precision(own: str, precision: str, xla: Literal["ji
         )
         inputs = tower_input.synthetic(plan.towers, wanted)
         step, _ = step_of(model, inputs, plan, weight_decay=4e-5, computing=Computing(xla=xla))
-        with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
+        with cpu_session() as session:
             step.initialize(session)
             losses = [step.take(session) for _ in range(8)]
     assert np.isfinite(losses).all() and min(losses[4:]) < losses[0]

@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.devices import device_plan
-from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.training import model_parallel
 from models import building, parts, specs
 from models.building import Model
 from models.model_spec import ModelSpec
 from tests.support import models
 from tests.support.models import small_models
+from tests.support.steps import cpu_session
 from variable_mgr.place import HOST
 
 
@@ -48,7 +47,7 @@ def test_the_parts_of_a_model_make_the_whole(spec: ModelSpec, staged: bool) -> N
             for layer in split.tail:
                 outputs, new = layer.call(outputs, by_name)
                 its_state |= new
-        with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
+        with cpu_session() as session:
             whole, chained = session.run([(logits, state), (outputs, its_state)])
     np.testing.assert_allclose(chained[0], whole[0], rtol=1e-5, atol=1e-5)
     assert chained[1].keys() == whole[1].keys()

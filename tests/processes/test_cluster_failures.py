@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
-import psutil
 import pytest
 
-from tests.support.clusters import SMALL, StartCluster, local, measuring
+from tests.support.clusters import SMALL, StartCluster
 from tests.support.commands import Records
 from tests.support.rotation import rotating
 
@@ -64,27 +62,3 @@ def test_all_others_end_and_name_it(
     os.kill(tasks.processes[victim].pid, signal.SIGKILL)
     tasks.processes[victim].wait(10)
     assert not tasks.listening()
-
-
-@pytest.mark.fault(
-    "R7",
-    "SIGSTOP of a task of a local cluster",
-    survives="status 6 within 60 s; the output and one record name it, and no task is left",
-)
-@pytest.mark.rotates
-@pytest.mark.parametrize("victim", ["ps 0", "worker 0", "worker 1"])
-def test_who_has_started_all_tasks_names_a_stopped_one(tmp_path: Path, records: Records, victim: str) -> None:
-    """It never ends, so that the command would wait for it."""
-    flags = (*LONG, *local("ps:1,worker:2"), "--variable_update=parameter_server")
-    process = measuring(tmp_path, *flags)
-    job, index = victim.split()
-    role = {f"--job_name={job}", f"--task_index={index}"}
-    children = psutil.Process(process.pid).children()
-    (stopped,) = (child for child in children if role <= set(child.cmdline()))
-    stopped.suspend()
-    text, _ = process.communicate(timeout=SECONDS)
-    assert process.returncode == 6, text
-    assert f"run_bench: {victim} was stopped, as by SIGSTOP, and then killed" in text
-    (record,) = records()
-    assert record["status"] == "crash" and victim in record["reason"]
-    assert not any(child.is_running() for child in children)

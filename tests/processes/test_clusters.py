@@ -51,8 +51,9 @@ def test_the_guides_four_commands(start_cluster: StartCluster, records: Records)
 
 @pytest.mark.rotates
 def test_workers_that_infer_fetch_weights_and_do_not_wait(run_process: RunBench, records: Records) -> None:
-    done = run_process(*SMALL, "--forward_only", *local("ps:1,worker:2"), "--variable_update=parameter_server")
-    assert done.status == 0, done.stderr
+    done = run_process(
+        *SMALL, "--forward_only", *local("ps:1,worker:2"), "--variable_update=parameter_server"
+    ).succeeded()
     (record,) = records()
     assert set(record["placement"]["sent_per_step"]["links"]) == {"ps 0 -> worker 0", "ps 0 -> worker 1"}
     assert len(record["measurement"]["tower_step_seconds"]) == 2
@@ -74,8 +75,7 @@ def test_workers_that_infer_fetch_weights_and_do_not_wait(run_process: RunBench,
 def test_workers_leave_out_the_same_updates(run_process: RunBench, records: Records, manager: str, tasks: str) -> None:
     """After an overflow in float16, all workers halve the loss scale, and weights stay finite and equal."""
     scaling = ("--use_fp16", "--fp16_enable_auto_loss_scale", "--fp16_loss_scale=4294967296")
-    done = run_process(*SMALL, *scaling, *local(tasks), f"--variable_update={manager}", "--num_batches=30")
-    assert done.status == 0, done.stderr
+    run_process(*SMALL, *scaling, *local(tasks), f"--variable_update={manager}", "--num_batches=30").succeeded()
     (record,) = records()
     scales = record["measurement"]["loss_scales"]
     assert scales[0] < 2**32 and scales == sorted(scales, reverse=True) and scales[-1] == scales[-2] >= 1
@@ -89,8 +89,7 @@ def test_mnist_on_two_servers_and_two_workers_in_any_order(
     start_cluster: StartCluster, run_process: RunBench, records: Records
 ) -> None:
     """In TensorFlow's classic example, connections fail until all tasks run, and only one worker completes."""
-    made = run_process("data", "make_mnist", "mnist", "--train_images=600")
-    assert made.status == 0, made.stderr
+    run_process("data", "make_mnist", "mnist", "--train_images=600").succeeded()
     flags = ("--model=mlp", "--data_dir=mnist", "--device=cpu", "--batch_size=20", "--num_batches=30")
     order = ("worker 1", "ps 1", "worker 0", "ps 0")
     tasks = start_cluster(*flags, "--print_training_accuracy", ps=2, workers=2, order=order, await_first="Waiting for")
@@ -106,8 +105,7 @@ def test_mnist_on_two_servers_and_two_workers_in_any_order(
 @pytest.mark.row("S0.2", "S0.5", "S2.4")
 @pytest.mark.slow
 def test_asynchronous_workers_are_counted_in_a_common_window(run_process: RunBench, records: Records) -> None:
-    done = run_process(*SMALL, *local("ps:1,worker:2"), "--nocross_replica_sync", "--num_batches=20")
-    assert done.status == 0, done.stderr
+    done = run_process(*SMALL, *local("ps:1,worker:2"), "--nocross_replica_sync", "--num_batches=20").succeeded()
     (record,) = records()
     measurement = record["measurement"]
     steps = [len(seconds) for seconds in measurement["tower_step_seconds"]]
@@ -123,8 +121,7 @@ def test_asynchronous_workers_are_counted_in_a_common_window(run_process: RunBen
 @pytest.mark.rotates
 def test_one_client_drives_asynchronous_towers_of_all_workers(run_process: RunBench, records: Records) -> None:
     flags = ("--num_gpus=2", "--variable_update=in_graph_parameter_server", "--cross_replica_sync=false")
-    done = run_process(*SMALL, *local("ps:1,worker:2"), *flags)
-    assert done.status == 0, done.stderr
+    run_process(*SMALL, *local("ps:1,worker:2"), *flags).succeeded()
     (record,) = records()
     steps = [len(seconds) for seconds in record["measurement"]["tower_step_seconds"]]
     assert len(steps) == 4
@@ -138,8 +135,7 @@ ALONE_OR_ABOVE = ("independent", "replicated", "parameter_server")
 def losses_under_parameter_server(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     directory = tmp_path_factory.mktemp("parameter_server")
     command = [*RUN_BENCH, *SMALL, *local("ps:2,worker:2"), "--variable_update=parameter_server", "--optimizer=adam"]
-    done = finished(command, directory, USER_ENVIRONMENT)
-    assert done.status == 0, done.stderr
+    finished(command, directory, USER_ENVIRONMENT).succeeded()
     (line,) = (directory / "out" / "results.jsonl").read_text().splitlines()
     losses = json.loads(line)["measurement"]["losses"]
     assert losses[-1] < losses[0]
@@ -157,8 +153,7 @@ def test_losses_do_not_depend_on_which_task_is_the_client(
     Every registered manager is tested; `verify`, below, tests the arithmetic.
     """
     cluster = "ps:2,worker:2" if uses_servers(manager) else "worker:2"
-    done = run_process(*SMALL, *local(cluster), f"--variable_update={manager}", "--optimizer=adam")
-    assert done.status == 0, done.stderr
+    done = run_process(*SMALL, *local(cluster), f"--variable_update={manager}", "--optimizer=adam").succeeded()
     (record,) = records()
     assert record["status"] == "ok" and record["config"]["num_workers"] == 2
     assert record["measurement"]["images_per_step"] == 4
@@ -177,8 +172,7 @@ def test_losses_do_not_depend_on_which_task_is_the_client(
 @rotating(("cluster", "towers", "not_here"), [("ps:1,worker:2", 2, 1), ("ps:2,worker:3", 1, 2)], first=1)
 def test_the_arithmetic_across_processes(cluster: str, towers: int, not_here: int, run_process: RunBench) -> None:
     """NCCL does not work on CPUs, nor `rechd` with three towers."""
-    done = run_process("verify", *local(cluster), "--device=cpu", f"--num_gpus={towers}")
-    assert done.status == 0, done.stdout + done.stderr
+    done = run_process("verify", *local(cluster), "--device=cpu", f"--num_gpus={towers}").succeeded()
     assert f"\n{60 - not_here} ok, 0 failed, {not_here} cannot run here." in done.stdout
 
 
@@ -235,8 +229,7 @@ def test_the_placement_of_a_cluster_is_that_of_all_tasks(
     run_process: RunBench, tasks: str, manager: str, copies: list[str], network: list[int]
 ) -> None:
     flags = ("--model=mlp", "--device=cpu", "--num_gpus=2", "--batch_size=2", f"--variable_update={manager}")
-    done = run_process("explain", "--placement", *flags, *local(tasks), "--output_format=json")
-    assert done.status == 0, done.stderr
+    done = run_process("explain", "--placement", *flags, *local(tasks), "--output_format=json").succeeded()
     found = json.loads(done.stdout)
     assert [placement_tables.devices(group["devices"]) for group in found["variable_groups"]] == copies
     measured, by_formula = found["measured_per_step"], found["sent_per_step"]["by_kind"]
@@ -253,8 +246,7 @@ def test_the_placement_of_a_cluster_is_that_of_all_tasks(
 def test_the_late_tower_of_a_cluster_is_named_and_its_worker(run_process: RunBench, records: Records) -> None:
     flags = ("--model=mlp", "--device=cpu", "--num_gpus=2", "--batch_size=2", "--num_batches=20")
     late = {"CNN_BENCH_SLOW_TOWER_FOR_TESTS": "3:0.1"}
-    done = run_process(*flags, *local("ps:1,worker:2"), "--variable_update=parameter_server", **late)
-    assert done.status == 0, done.stderr
+    run_process(*flags, *local("ps:1,worker:2"), "--variable_update=parameter_server", **late).succeeded()
     (record,) = records()
     assert (record["derived"]["slowest_worker"], record["derived"]["slowest_tower"]) == (1, 3)
     assert len(record["measurement"]["tower_compute_seconds"]) == 4
@@ -283,8 +275,7 @@ def test_the_bytes_on_the_wire_are_those_of_the_formula(tmp_path: Path, records:
     for batches in (10, 40):
         alone = (sys.executable, private_network.__file__, counted, *RUN_BENCH[1:])
         words = (*alone, *flags, "--local_cluster=ps:1,worker:2", f"--num_batches={batches}")
-        done = finished(words, tmp_path, USER_ENVIRONMENT)
-        assert done.status == 0, done.stderr
+        done = finished(words, tmp_path, USER_ENVIRONMENT).succeeded()
         sent.append(int(done.stdout.splitlines()[-1]))
     by_formula = records()[0]["placement"]["sent_per_step"]["total_bytes"]
     assert (sent[1] - sent[0]) / 30 == pytest.approx(by_formula, rel=0.1)

@@ -26,8 +26,7 @@ def test_the_cpus_kernels_are_those_that_were_asked_for(run_process: RunBench) -
     flags = ("--device=cpu", "--model=resnet20", "--data_format=NCHW", "--batch_size=2", "--num_batches=2")
     refused = run_process(*flags, "--onednn=off")
     assert refused.status == 2 and "--onednn=on" in refused.stderr and "--data_format=NHWC" in refused.stderr
-    done = run_process(*flags, "--onednn=on", TF_ENABLE_ONEDNN_OPTS="0")
-    assert done.status == 0, done.stderr
+    run_process(*flags, "--onednn=on", TF_ENABLE_ONEDNN_OPTS="0").succeeded()
 
 
 COUNT_THREADS = """

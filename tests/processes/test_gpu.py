@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.machine.hardware import gpu_inventory
-from tests.support.commands import USER_ENVIRONMENT, Records, RunBench
+from tests.support.commands import USER_ENVIRONMENT, Records, RunBench, losses_of
 from variable_mgr.catalog import IN_ONE_PROCESS
 
 COUNT = len(gpu_inventory(USER_ENVIRONMENT).gpus)
@@ -43,16 +43,14 @@ def test_two_virtual_gpus_train_on_data_under_strict_placement(
 
 @pytest.mark.parametrize("devices", TWO)
 def test_every_manager_is_right_on_gpus(run_process: RunBench, devices: Sequence[str]) -> None:
-    done = run_process("verify", *devices)
-    assert done.status == 0, done.stdout + done.stderr
+    done = run_process("verify", *devices).succeeded()
     assert "FAIL" not in done.stdout
 
 
 @pytest.mark.row("G3.3")
 @pytest.mark.parametrize("devices", TWO)
 def test_reductions_of_gpus_are_right(run_process: RunBench, records: Records, devices: Sequence[str]) -> None:
-    done = run_process("allreduce", *devices, "--max_bytes=1M")
-    assert done.status == 0, done.stdout + done.stderr
+    run_process("allreduce", *devices, "--max_bytes=1M").succeeded()
     measured = [record for record in records() if record["status"] == "ok"]
     assert measured and all(record["measurement"]["largest_error"] < 1e-5 for record in measured)
 
@@ -79,16 +77,13 @@ def test_losses_are_those_of_a_cpu(run_process: RunBench, records: Records, mode
     """Of later steps, too: with wrong gradients the first loss is still right."""
     same = (f"--model={model}", "--batch_size=8", "--num_batches=10", "--num_warmup_batches=3", "--data_format=NHWC")
     assert run_process("--device=cpu", *same).status == 0
-    done = run_process("--num_gpus=1", *same, *flags)
-    assert done.status == 0, done.stderr
-    measured = [record["measurement"] for record in records()]
-    on_cpu, on_gpu = (each["warmup_losses"] + each["losses"] for each in measured)
+    run_process("--num_gpus=1", *same, *flags).succeeded()
+    on_cpu, on_gpu = map(losses_of, records())
     np.testing.assert_allclose(on_gpu, on_cpu, rtol=0.03)
 
 
 def test_without_flags_clocks_have_time_to_settle(run_process: RunBench, records: Records) -> None:
-    done = run_process("--num_gpus=1", "--model=resnet20")
-    assert done.status == 0, done.stderr
+    done = run_process("--num_gpus=1", "--model=resnet20").succeeded()
     (record,) = records()
     steps = record["measurement"]["step_seconds"]
     assert f"\nMeasuring {len(steps)} steps: 20 s, but 100 to 20,000 steps" in done.stdout
@@ -98,8 +93,7 @@ def test_without_flags_clocks_have_time_to_settle(run_process: RunBench, records
 
 def test_workers_that_share_a_gpu_have_room(run_process: RunBench, records: Records) -> None:
     split = ("--num_gpus=2", "--virtual_gpus=2", "--model=resnet20", "--num_batches=5")
-    done = run_process("--local_cluster=worker:2", "--variable_update=collective_all_reduce", *split)
-    assert done.status == 0, done.stderr
+    run_process("--local_cluster=worker:2", "--variable_update=collective_all_reduce", *split).succeeded()
     (record,) = records()
     assert record["config"]["gpu_memory_fraction"] == 0.45 and not record["measurement"]["replica_drift"]
 
@@ -110,8 +104,7 @@ def test_workers_that_share_a_gpu_have_room(run_process: RunBench, records: Reco
 def test_nccl_trains_in_one_process_and_between_processes(
     run_process: RunBench, records: Records, manager: str, words: tuple[str, ...]
 ) -> None:
-    done = run_process(f"--variable_update={manager}", "--all_reduce_spec=nccl", *words, "--model=resnet20")
-    assert done.status == 0, done.stdout + done.stderr
+    done = run_process(f"--variable_update={manager}", "--all_reduce_spec=nccl", *words, "--model=resnet20").succeeded()
     assert "reduced by nccl" in done.stdout
     (record,) = records()
     assert record["status"] == "ok" and not record["measurement"]["replica_drift"]
@@ -119,8 +112,7 @@ def test_nccl_trains_in_one_process_and_between_processes(
 
 @pytest.mark.row("S0.11")
 def test_a_limit_of_memory_is_kept(run_process: RunBench, records: Records) -> None:
-    done = run_process("--num_gpus=1", "--model=trivial", "--gpu_memory_limit_mb=3000", "--num_batches=5")
-    assert done.status == 0, done.stderr
+    done = run_process("--num_gpus=1", "--model=trivial", "--gpu_memory_limit_mb=3000", "--num_batches=5").succeeded()
     (record,) = records()
     # The driver counts the context and the libraries, too, which have no limit.
     assert 0 < record["measurement"]["peak_gpu_memory_bytes"] <= 3000 * 2**20

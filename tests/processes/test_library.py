@@ -19,7 +19,6 @@ from results.record import Status
 from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished, finished
 
 PAGE = ROOT / "docs" / "howto" / "use-as-a-library.md"
-HEAVY = {"absl", "keras", "matplotlib", "numpy", "pandas", "scipy", "tensorflow"}
 ENVIRONMENT = {**USER_ENVIRONMENT, "PYTHONPATH": str(ROOT)}
 
 LONG_RUN = """
@@ -43,8 +42,7 @@ def python(tmp_path: Path) -> Callable[[str], Finished]:
 def test_the_cells_of_the_page_run_in_order(python: Callable[[str], Finished], tmp_path: Path) -> None:
     cells = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     ends = "import sys; assert not {'tensorflow', 'keras'} & set(sys.modules), 'the notebook stays without TensorFlow'"
-    done = python("\n# %%\n".join([*cells, ends]))
-    assert done.status == 0, done.stderr
+    done = python("\n# %%\n".join([*cells, ends])).succeeded()
     rate, refused, *rows = done.stdout.splitlines()
     rows, frames = rows[:2], rows[2:]
     assert re.fullmatch(r"[1-9]\d* images/s, median step [\d.]+ ms", rate)
@@ -59,19 +57,6 @@ def test_the_cells_of_the_page_run_in_order(python: Callable[[str], Finished], t
         ("independent", Status.OK),
         ("parameter_server", Status.OK),
     ]
-
-
-def test_importing_the_package_costs_nothing_and_the_library_needs_no_tensorflow(
-    python: Callable[[str], Finished],
-) -> None:
-    script = (
-        f"import sys, benchmarks; assert not {HEAVY} & set(sys.modules), sorted(sys.modules)\n"
-        "from benchmarks import Config, train; Config.from_flags(model='mlp', device='cpu')\n"
-        f"assert not {HEAVY - {'absl', 'numpy', 'scipy'}} & set(sys.modules), sorted(sys.modules)\n"
-        "import benchmarks.run.runner; from benchmarks import train as again; assert again is train and callable(train)"
-    )
-    done = python(script)
-    assert done.status == 0, done.stderr
 
 
 @pytest.mark.slow

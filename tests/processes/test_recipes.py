@@ -29,8 +29,7 @@ def _accuracy(records: Records) -> float:
 @rotating("flags", [*([f"--variable_update={name}"] for name in MANAGERS), STAGED], first=1, ids=lambda flags: flags[0])
 def test_digits_are_learned_under_every_manager(run_bench: RunBench, records: Records, flags: Sequence[str]) -> None:
     assert run_bench("data", "make_digits", "digits").status == 0
-    done = run_bench("--preset=digits", "--data_dir=digits", "--device=cpu", "--num_gpus=2", *flags)
-    assert done.status == 0, done.stderr
+    run_bench("--preset=digits", "--data_dir=digits", "--device=cpu", "--num_gpus=2", *flags).succeeded()
     # One point, rounded up to whole images: four of 364.
     assert _accuracy(records) == pytest.approx(0.9835, abs=0.011)
 
@@ -38,9 +37,7 @@ def test_digits_are_learned_under_every_manager(run_bench: RunBench, records: Re
 @pytest.mark.rotates
 @pytest.mark.parametrize("manager", ["replicated", "parameter_server"])
 def test_resnet20_learns_generated_images(run_bench: RunBench, records: Records, manager: str) -> None:
-    made = run_bench("data", "make_cifar10", "small", "--train_images=1000", "--validation_images=200")
-    assert made.status == 0
+    run_bench("data", "make_cifar10", "small", "--train_images=1000", "--validation_images=200").succeeded()
     flags = ("--device=cpu", "--num_gpus=2", f"--variable_update={manager}", "--batch_size=10")
-    done = run_bench("--preset=cifar10-resnet20", "--data_dir=small", *flags)
-    assert done.status == 0, done.stderr
+    run_bench("--preset=cifar10-resnet20", "--data_dir=small", *flags).succeeded()
     assert _accuracy(records) >= 0.95

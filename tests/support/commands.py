@@ -38,6 +38,11 @@ RunBench = Callable[..., Finished]
 Records = Callable[[], list[dict[str, Any]]]
 
 
+def losses_of(record: Mapping[str, Any]) -> list[float]:
+    """Returns the losses of all steps of a record that were not left unmeasured."""
+    return [*record["measurement"]["warmup_losses"], *record["measurement"]["losses"]]
+
+
 def finished(command: Sequence[str | Path], directory: Path, environment: Mapping[str, str]) -> Finished:
     """Runs a command as a process in a directory, for ten minutes at most."""
     done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=600)

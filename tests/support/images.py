@@ -18,8 +18,7 @@ from benchmarks.data.sources import tfrecord
 from benchmarks.data.sources.bad_records import Skipping
 from benchmarks.data.sources.data_sets import DATA_SETS
 from benchmarks.data.sources.imagenet_files import INCEPTION, encoded_of, features_of, label_of
-from benchmarks.devices import device_plan
-from benchmarks.process.tensorflow_setup import Devices
+from tests.support.steps import cpu_session
 
 
 def spec(**changes: Any) -> InputSpec:
@@ -36,7 +35,7 @@ def take(dataset: Callable[[], tf.data.Dataset], count: int) -> list[Any]:
     with tf.Graph().as_default():
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset())
         following = iterator.get_next()
-        with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
+        with cpu_session() as session:
             session.run(iterator.initializer)
             return [session.run(following) for _ in range(count)]
 
@@ -66,7 +65,7 @@ def read_towers(
         batches = input_pipeline.configured(input_pipeline.batches(source, wanted, USUAL), USUAL, towers)
         inputs, initializers = input_pipeline.deal(batches, names, DATA_SETS["imagenet"], wanted, pipelined=pipelined)
         fetches = [(i.images, i.labels, *([i.stage] if pipelined else [])) for i in inputs]
-        with tf.compat.v1.Session(config=device_plan.session_config(Devices(num_devices=towers))) as session:
+        with cpu_session(towers) as session:
             for initializer in initializers:
                 session.run(initializer)
             together = [fetches] if in_turn else [[fetch] for fetch in fetches]
@@ -101,10 +100,14 @@ def decoded_photos(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return decoded
 
 
+def features_in(directory: Path) -> list[Any]:
+    """Returns the features of all training images, in the order of files and records."""
+    return [features_of(record.payload) for file in sorted(directory.glob("train-*")) for record in tfrecord.walk(file)]
+
+
 def labels_of(directory: Path) -> list[int]:
     """Returns the labels of a data set, sorted."""
-    payloads = [record.payload for file in sorted(directory.glob("train-*")) for record in tfrecord.walk(file)]
-    return sorted(label_of(features_of(payload), INCEPTION) for payload in payloads)
+    return sorted(label_of(feature, INCEPTION) for feature in features_in(directory))
 
 
 def rewrite(file: Path, number: int, change: Callable[[Any], None]) -> None:

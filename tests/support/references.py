@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from models import building
+from models.building import ModelVariable
+from tests.support import models
 
 CLASSES = 11
 # Names of our layer with weights, and of the reference's.
@@ -31,21 +33,24 @@ def _short(name: str) -> str:
     return "/".join(name.split("/")[-2:])
 
 
+def random_value(variable: ModelVariable, random: np.random.Generator, gain: float = 2.0) -> np.ndarray:
+    """Draws a value with which no part of a layer is without effect, and which keeps the size of activations."""
+    name, shape = variable.name, variable.shape
+    if variable.kind == "tower_state":
+        return np.zeros(shape, variable.dtype)
+    if name.endswith("kernel"):
+        depthwise = len(shape) == 4 and shape[-1] == 1  # [height, width, channels, 1]
+        deviation = np.sqrt(gain / np.prod(shape[: 2 if depthwise else -1]), dtype=np.float32)
+        return random.standard_normal(shape, np.float32) * deviation
+    is_scale = name.endswith(("gamma", "variance"))
+    value = random.uniform(0.5, 1.5, shape) if is_scale else random.normal(0.0, 0.1, shape)
+    return value.astype(variable.dtype)
+
+
 def random_values(model: building.Model) -> dict[str, np.ndarray]:
-    """Draws values with which no part of a layer is without effect, and which keep the size of activations."""
+    """Returns a value for each variable."""
     random = np.random.default_rng(2)
-    values = {}
-    for variable in model.variables:
-        name, shape = _short(variable.name), variable.shape
-        if name.endswith("kernel"):
-            depthwise = len(shape) == 4 and shape[-1] == 1  # [height, width, channels, 1]
-            values[name] = random.standard_normal(shape, np.float32)
-            values[name] *= np.sqrt(2 / np.prod(shape[: 2 if depthwise else -1]), dtype=np.float32)
-        elif name.endswith(("/gamma", "/moving_variance")):
-            values[name] = random.uniform(0.5, 1.5, shape).astype(np.float32)
-        else:
-            values[name] = random.normal(0.0, 0.1, shape).astype(np.float32)
-    return values
+    return {_short(variable.name): random_value(variable, random) for variable in model.variables}
 
 
 def logits(model: building.Model, values: Values, given: np.ndarray) -> np.ndarray:
@@ -62,6 +67,13 @@ def assert_same(ours: np.ndarray, theirs: np.ndarray) -> None:
     largest = np.abs(theirs).max()
     assert theirs.std(axis=0).mean() > 0.005 * largest, "logits that do not depend on the image prove nothing"
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * largest)
+
+
+def assert_defined(name: str, image_size: int, definition: Callable[[Values, np.ndarray], tf.Tensor]) -> None:
+    """Compares a model's logits with those of its definition, written out with TensorFlow's operations."""
+    model, given = models.build(name, num_classes=CLASSES, image_size=image_size), images(image_size)
+    values = random_values(model)
+    assert_same(logits(model, values, given), definition(values, given).numpy())
 
 
 @functools.cache

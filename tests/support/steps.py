@@ -25,6 +25,11 @@ def on_cpus(towers: int, shared_on: str = "cpu") -> DevicePlan:
     return device_plan.plan(Devices(num_devices=towers), shared_on=shared_on)
 
 
+def cpu_session(num_devices: int = 1) -> tf.compat.v1.Session:
+    """Returns a session of the default graph, with so many devices, all of the CPU."""
+    return tf.compat.v1.Session(config=device_plan.session_config(Devices(num_devices=num_devices)))
+
+
 def variable(name: str, value: Any, kind: VariableKind = "weight", *, decayed: bool = False) -> ModelVariable:
     """Describes a variable of a model, given its initial value as an array."""
     return ModelVariable(

@@ -593,22 +593,6 @@ def test_a_signal_ends_the_run_that_hangs_and_removes_the_worktree(
     wait_until(lambda: not is_left())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--device=cpu"], "set what to compare with"),
-        (["--base=a", "--base_command=true"], "--base and --base_command"),
-        (["--base_command=nowhere --x"], "there is no program 'nowhere'"),
-        (["--base_command='a"], "No closing quotation"),
-        (["--base_command=true", "--train_dir=x"], "each run would continue the training of the one before"),
-    ],
-)
-def test_bad_input_gets_a_sentence(arguments: list[str], words: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as error:
-        main.dispatch(["ab", f"--output_dir={tmp_path / 'out'}", "--device=cpu", *arguments])
-    assert words in str(error.value)
-
-
 @pytest.mark.parametrize("spoil", [lambda out: out.write_text("a file"), lambda out: out.symlink_to("out")])
 def test_an_output_directory_that_cannot_be_is_refused_before_anything_runs(
     builds: Builds, ab: Ab, tmp_path: Path, spoil: Callable[[Path], object]

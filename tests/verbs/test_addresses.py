@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import tensorflow as tf
 from benchmarks.checkpoints import checkpoint_files
 from benchmarks.data.sources.storage import path_of
 from benchmarks.data.writing import fake_imagenet, photo_records
-from tests.support.commands import Records, RunBench
+from tests.support.commands import Records, RunBench, losses_of
 from tests.support.images import measure_by_count
 
 ON_CPU = ("--device=cpu", "--num_warmup_batches=1")
@@ -46,10 +45,6 @@ def replace(file: Path, content: bytes) -> None:
     file.write_bytes(content)
 
 
-def losses(record: Mapping[str, Any]) -> list[float]:
-    return [*record["measurement"]["warmup_losses"], *record["measurement"]["losses"]]
-
-
 @pytest.mark.parametrize(
     "flags",
     [
@@ -63,10 +58,9 @@ def test_a_run_reads_the_same_as_on_this_host(
     run_bench: RunBench, records: Records, photos: tuple[Path, str], flags: tuple[str, ...]
 ) -> None:
     for data_dir in photos:
-        done = run_bench(*TRIVIAL, f"--data_dir={data_dir}", *flags)
-        assert done.status == 0, done.stderr
+        run_bench(*TRIVIAL, f"--data_dir={data_dir}", *flags).succeeded()
     here, there = records()
-    assert losses(there) == losses(here)
+    assert losses_of(there) == losses_of(here)
     assert there["config"]["data_set"] == here["config"]["data_set"]
     assert [{**one, "seconds": 0} for one in there["measurement"].get("evaluations", [])] == [
         {**one, "seconds": 0} for one in here["measurement"].get("evaluations", [])
@@ -77,8 +71,9 @@ def test_the_stages_of_the_input_are_measured_at_an_address(
     run_bench: RunBench, photos: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure_by_count(monkeypatch)
-    done = run_bench("input", "--device=cpu", "--model=trivial", "--batch_size=4", f"--data_dir={photos[1]}")
-    assert done.status == 0, done.stderr
+    done = run_bench(
+        "input", "--device=cpu", "--model=trivial", "--batch_size=4", f"--data_dir={photos[1]}"
+    ).succeeded()
     assert "bare decode" in done.stdout
 
 
@@ -88,12 +83,11 @@ def test_a_training_continues_from_an_address(
     data = (*TRIVIAL, f"--data_dir={photos[1]}")
     assert run_bench(*data, "--num_batches=7").status == 0
     for _ in range(2):
-        done = run_bench(*data, "--num_batches=3", f"--train_dir={address}", "--max_ckpts_to_keep=1")
-        assert done.status == 0, done.stderr
+        done = run_bench(*data, "--num_batches=3", f"--train_dir={address}", "--max_ckpts_to_keep=1").succeeded()
         assert f"--train_dir={address} cannot be locked (its storage has no locks)" in done.stderr
     assert f"continuing after step 4, from {address}/model.ckpt-4." in done.stdout
     at_once, before, after = records()
-    assert losses(before) + losses(after) == losses(at_once)
+    assert losses_of(before) + losses_of(after) == losses_of(at_once)
     kept = {path.name for path in path_of(address).iterdir()}
     assert kept == {"checkpoint", "model.ckpt-8.index", "model.ckpt-8.data-00000-of-00001"}
     assert tf.train.latest_checkpoint(address) == f"{address}/model.ckpt-8"
@@ -105,10 +99,9 @@ def test_a_checkpoint_at_an_address_is_evaluated_exported_and_begun_with(
     run_bench: RunBench, records: Records, photos: tuple[Path, str], address: str, tmp_path: Path
 ) -> None:
     data = (*TRIVIAL, f"--data_dir={photos[1]}")
-    during = run_bench(
+    run_bench(
         *data, "--num_batches=2", f"--train_dir={address}", "--eval_during_training_at_specified_steps=3"
-    )
-    assert during.status == 0, during.stderr
+    ).succeeded()
     assert run_bench(*data, "--eval", f"--train_dir={address}").status == 0
     trained, alone = (record["measurement"]["evaluations"][-1] for record in records())
     assert alone["loss"] == pytest.approx(trained["loss"], rel=1e-5)
@@ -126,8 +119,7 @@ def test_a_damaged_checkpoint_at_an_address_falls_back(run_bench: RunBench, reco
     replace(newest, newest.read_bytes()[:-9])
     left = path_of(f"{address}/model.ckpt-4.index.tempstate5")  # as of a process that was killed
     left.write_bytes(b"")
-    done = run_bench(*flags, "--num_batches=1")
-    assert done.status == 0, done.stderr
+    done = run_bench(*flags, "--num_batches=1").succeeded()
     assert "model.ckpt-4 is damaged" in done.stderr and "model.ckpt-2 is used instead" in done.stderr
     assert records()[-1]["measurement"]["steps_before"] == 2
     assert (checkpoint_files.read_checkpoint(address).steps, left.exists()) == (4, False)
@@ -157,8 +149,7 @@ def test_a_checkpoint_that_cannot_be_reached_is_not_taken_for_damaged(
 
 def test_summaries_and_a_profile_are_written_to_an_address(run_bench: RunBench, records: Records, address: str) -> None:
     flags = ("--summary_verbosity=2", "--save_summaries_steps=5", "--profile_steps=3:3")
-    done = run_bench(*SMALL, "--num_batches=4", f"--train_dir={address}", *flags)
-    assert done.status == 0, done.stderr
+    run_bench(*SMALL, "--num_batches=4", f"--train_dir={address}", *flags).succeeded()
     assert records()[0]["measurement"]["unmeasured_steps"] == [3, 4, 5], "of the profile, and with histograms"
     names = {path.name for path in path_of(address).iterdir()}
     assert "operations.csv" in names and any(name.startswith("events.out") for name in names)

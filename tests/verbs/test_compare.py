@@ -11,7 +11,6 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.compare import compare_verb
-from benchmarks.config import flag
 from benchmarks.errors import UsageError
 from results.gate.findings import Findings, Side
 from results.record import Record
@@ -62,12 +61,6 @@ def test_a_drop_is_status_1_and_stated(compared: Compare) -> None:
 @pytest.mark.parametrize(("percent", "status"), [(20, 0), (8, 1)])
 def test_a_threshold_is_in_percent(compared: Compare, percent: int, status: int) -> None:
     assert compared(rounds(), rounds(0.1 / 0.9), f"--threshold={percent}").status == status
-
-
-@pytest.mark.parametrize("percent", ["0", "-5", "100", "nan"])
-def test_a_threshold_that_is_no_drop_is_refused(percent: str) -> None:
-    with pytest.raises(UsageError, match="threshold"):
-        flag.parse([f"--threshold={percent}"], compare_verb.COMPARE_FLAGS)
 
 
 @pytest.mark.parametrize(
@@ -123,8 +116,7 @@ def test_an_output_that_cannot_be_written_is_named_and_costs_no_other(compared: 
 
 
 def test_a_summary_that_cannot_be_written_changes_no_verdict(compared: Compare) -> None:
-    done = compared(rounds(), rounds(), GITHUB_STEP_SUMMARY="/nowhere/summary.md")
-    assert done.status == 0
+    done = compared(rounds(), rounds(), GITHUB_STEP_SUMMARY="/nowhere/summary.md").succeeded()
     assert "$GITHUB_STEP_SUMMARY=/nowhere/summary.md cannot be written: No such file or directory." in done.stderr
 
 

@@ -24,7 +24,7 @@ from benchmarks.devices.roofline import Peak, Roofline
 from benchmarks.doctor import breakdown_run, doctor_verb, machine_checks
 from benchmarks.doctor.breakdown import Part
 from benchmarks.doctor.machine_checks import UNSEEN, Observation
-from benchmarks.errors import BenchError, DataError, ExitStatus, UsageError
+from benchmarks.errors import BenchError, DataError, ExitStatus
 from benchmarks.microbench import device_peak
 from benchmarks.process import apart, subprocesses, tensorflow_setup
 from benchmarks.training import computing
@@ -429,25 +429,6 @@ def test_advice_on_precision_knows_the_gpu(
 ) -> None:
     nvidia.stand_in(monkeypatch, nvidia.MACHINES[gpu])
     assert planned(tmp_path, gpus=8).setting.in_16_bits == precision
-
-
-LOCAL = "--local_cluster=ps:1,worker:2"
-
-
-@pytest.mark.parametrize(
-    ("where", "given"),
-    [
-        *((where, given) for where in (LOCAL, "--nobreakdown") for given in ("--model=vgg16", "--budget_seconds=5")),
-        (LOCAL, "--breakdown"),
-        ("--nobreakdown", "--output_dir=there"),
-        ("--worker_hosts=a:1,b:1 --job_name=worker --task_index=0", "--output_dir=there"),  # this task writes no logs
-    ],
-)
-def test_flags_of_the_breakdown_are_refused_where_there_is_none(where: str, given: str) -> None:
-    words = "with --nobreakdown" if where == "--nobreakdown" else "with a cluster"
-    sentence = f"{given.split('=')[0]} belongs to the step-time breakdown, and {words} there is none"
-    with pytest.raises(UsageError, match=sentence):
-        main.dispatch(["doctor", "--device=cpu", *where.split(), given])
 
 
 def test_a_cluster_and_a_mere_look_have_no_breakdown(tmp_path: Path) -> None:

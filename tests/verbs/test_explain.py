@@ -45,49 +45,18 @@ def test_a_cluster_that_is_named_is_explained_and_not_the_smallest(
     run_bench: RunBench, words: tuple[str, ...], environment: dict[str, str]
 ) -> None:
     of_setting = ("--device=cpu", "--model=mlp", "--print_config")
-    done = run_bench("explain", "distributed_replicated", *of_setting, *words, **environment)
-    assert done.status == 0, done.stderr
+    done = run_bench("explain", "distributed_replicated", *of_setting, *words, **environment).succeeded()
     assert json.loads(done.stdout)["num_workers"] == 3
 
 
 def test_it_explains_more_gpus_than_there_are(run_bench: RunBench) -> None:
-    done = run_bench("explain", "replicated", "--num_gpus=8", "--model=vgg16", "--all_reduce_spec=xring", "--onednn=on")
-    assert done.status == 0, done.stderr
+    done = run_bench(
+        "explain", "replicated", "--num_gpus=8", "--model=vgg16", "--all_reduce_spec=xring", "--onednn=on"
+    ).succeeded()
     assert "8 copies, one per tower" in done.stdout
     assert "Weights:           32, 553 MB" in done.stdout  # 138,361,641 weights of 4 bytes
     assert "7.75 GB, 969 MB per tower" in done.stdout  # 2 * 7/8 of it each
     assert "batch of 512" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        (["explain", "replicate"], "no variable manager 'replicate'. Did you mean 'replicated'?"),
-        (["explain", "replicated", "--variable_update=independent"], "name two managers"),
-        (["explain", "replicated", "--forward_only"], "leave it out"),
-        (["explain", "--model=all", "--local_cluster=ps:1,worker:2"], "--local_cluster is about one configuration"),
-        (["explain", "--model=mlp,vgg16", "--optimizer=adam"], "--optimizer is about one configuration"),
-        (["explain", "--model=mlp,vgg61"], "Did you mean 'vgg16'"),
-        (["explain", "--model=mlp,"], "a name is empty"),
-        (["explain", "--model=mlp,vgg16", "--variable_update=keras_fit"], "keras_fit is a reference training loop"),
-        (
-            ["explain", "--model=mlp,vgg16", "--device=cpu", "--num_gpus=3", "--all_reduce_spec=rechd"],
-            "use xring instead",
-        ),
-        (["explain", "--gpu=H100", "--device=cpu"], "--gpu=H100 and --device=cpu contradict each other"),
-        (["explain", "--gpu=H100", "--gpus=0,1"], "--gpu=H100 and --gpus=0,1 contradict each other"),
-        (["explain", "--gpu=H100", "--peak_tflops=9"], "--gpu and --peak_tflops are two ways to say the same"),
-        (["explain", "--gpu=V100", "--precision=bf16"], "has no rate for --precision=bf16: use fp32, fp16."),
-        (["explain", "--gpu=RTX 6000"], "may be several GPUs: RTX 6000 Ada Generation, Quadro RTX 6000."),
-        (["explain", "--gpu=H1000"], "'H1000' is no known GPU."),
-        (["explain", "--peak_tflops=1e300"], "out of range: it must be above 0 and at most 1000000"),
-        (["explain", "--list_models", "replicated"], "leave out what is beside it"),
-        (["explain", "replicated", "--output_format=json"], "explain has JSON of --placement, or of several models"),
-    ],
-)
-def test_mistakes_are_refused(run_bench: RunBench, words: list[str], problem: str) -> None:
-    done = run_bench(*words)
-    assert done.status == 2 and problem in done.stderr
 
 
 @pytest.mark.row("S0.7")
@@ -150,8 +119,7 @@ def test_one_configuration_is_bound_by_computing_or_exchanging(run_bench: RunBen
     """5 GFLOP/s at each of two devices, and each sends and gets 79,510 gradients of 4 bytes."""
     flags = ("--model=mlp", "--device=cpu", "--num_gpus=2", "--batch_size=10")
     rates = ("--peak_tflops=0.02", "--link_gbytes_per_second=0.1")
-    done = run_bench("explain", "replicated", *flags, *rates)
-    assert done.status == 0, done.stderr
+    done = run_bench("explain", "replicated", *flags, *rates).succeeded()
     assert "320 kFLOP per image, 10 per gradient byte: 0.639 ms at 15600 images/s per device" in done.stdout
     assert "6.36 ms at 0.100 GB/s (--link_gbytes_per_second)" in done.stdout
     assert "communication: exchanging takes 9.95 times as long as computing" in done.stdout
@@ -279,8 +247,7 @@ def test_names_of_models_are_listed(run_bench: RunBench) -> None:
 def test_the_rates_to_expect_are_those_that_are_published(run_bench: RunBench) -> None:
     """Lambda measured 2,791 images/s on one H100, MLPerf 56,070 on eight; each sends 2 x 7/8 of 102 MB over NVLink."""
     flags = ("--num_gpus=8", "--model=resnet50_v1.5", "--batch_size=256", "--all_reduce_spec=nccl")
-    done = run_bench("explain", "replicated", "--gpu=H100", "--precision=bf16", *flags)
-    assert done.status == 0, done.stderr
+    done = run_bench("explain", "replicated", "--gpu=H100", "--precision=bf16", *flags).succeeded()
     assert "57.9 ms at 4420 images/s per device\n" in done.stdout
     assert "published, geometric middle: 2,791 images/s of 1 x H100 SXM 80GB: ResNet-50, PyTorch" in done.stdout
     assert "; 56,070 images/s of 8 x H100 SXM 80GB (DGX H100): ResNet-50, MXNet" in done.stdout
@@ -307,8 +274,7 @@ def test_a_table_of_an_assumed_gpu_is_of_a_machine_with_eight(run_bench: RunBenc
 
 @pytest.mark.rotates
 def test_the_table_of_models_of_other_code_fits_120_columns(run_bench: RunBench) -> None:
-    done = run_bench("explain", "--model=mlp,trivial,keras:MobileNetV2", "--device=cpu")
-    assert done.status == 0, done.stderr
+    done = run_bench("explain", "--model=mlp,trivial,keras:MobileNetV2", "--device=cpu").succeeded()
     assert max(map(len, done.stdout.splitlines())) <= 120
     assert any(line.startswith("keras:MobileNetV2 ") for line in done.stdout.splitlines())
 
@@ -319,8 +285,7 @@ def test_rates_come_from_records(run_bench: RunBench, tmp_path: Any) -> None:
     other_loop = fake_run(model="mlp", device="cpu", batch_per_device=100, step_seconds=0.1, variable_update="pytorch")
     (tmp_path / "mine.jsonl").write_text(measured.to_json() + "\n" + other_loop.to_json() + "\n")
     flags = ("--device=cpu", f"--results={tmp_path / 'mine.jsonl'}", "--link_gbytes_per_second=0.1")
-    done = run_bench("explain", "--model=mlp,trivial", *flags)
-    assert done.status == 0, done.stderr
+    done = run_bench("explain", "--model=mlp,trivial", *flags).succeeded()
     row = [line.split() for line in done.stdout.splitlines() if line.startswith("mlp")][1]
     # Each sends and gets 79,510 gradients of 4 bytes: 6.36 ms at 0.1 GB/s.
     assert row == ["mlp", "100", "100", "1000", "0.636", "0.100", "6.36", "0.00636", "compute", "1"]

@@ -18,7 +18,6 @@ from tests.support.nvidia import MACHINES, Card, Machine, stand_in
 _, FOUR, MIXED, MIG, *_ = MACHINES
 V100 = Machine([Card("Tesla V100-SXM2-16GB", 16, (7, 0))])
 BLACKWELL = Machine([Card("NVIDIA B200", 180, (10, 0))])
-NEW_CUDNN = "9.28.0.42"
 
 
 def test_a_machine_is_described_with_what_its_gpus_cannot_do(
@@ -36,34 +35,23 @@ def test_a_machine_is_described_with_what_its_gpus_cannot_do(
 
 
 @pytest.mark.parametrize(
-    ("machine", "cudnn", "arguments", "problem"),
+    ("machine", "words", "problem"),
     [
-        (V100, NEW_CUDNN, [], "Tesla V100-SXM2-16GB: cuDNN 9.28.0.42 has no code for compute capability 7.0"),
-        (MACHINES[MIXED], NEW_CUDNN, ["--gpus=1", "--precision=tf32"], "Tesla T4: --precision=tf32"),
+        (V100, "", "Tesla V100-SXM2-16GB: cuDNN 9.28.0.42 has no code for compute capability 7.0"),
+        (MACHINES[MIXED], "--gpus=1 --precision=tf32", "Tesla T4: --precision=tf32"),
+        (MACHINES[MIG], "--num_gpus=2", "Of GPUs that are divided (MIG), CUDA shows a process one instance."),
         (
             MACHINES[MIG],
-            NEW_CUDNN,
-            ["--num_gpus=2"],
-            "Of GPUs that are divided (MIG), CUDA shows a process one instance.",
-        ),
-        (
-            MACHINES[MIG],
-            NEW_CUDNN,
-            ["--variable_update=replicated", "--all_reduce_spec=nccl"],
-            "NCCL needs a whole GPU for each tower, and here one is divided (MIG)",
+            "--all_reduce_spec=nccl",
+            "NCCL needs a whole GPU for each tower, and here one is divided",
         ),
     ],
 )
 def test_what_these_gpus_cannot_do_is_refused_before_the_run(
-    run_bench: RunBench,
-    monkeypatch: pytest.MonkeyPatch,
-    machine: Machine,
-    cudnn: str,
-    arguments: list[str],
-    problem: str,
+    run_bench: RunBench, monkeypatch: pytest.MonkeyPatch, machine: Machine, words: str, problem: str
 ) -> None:
-    stand_in(monkeypatch, machine, cudnn=cudnn)
-    done = run_bench("--device=gpu", "--model=resnet50", *arguments)
+    stand_in(monkeypatch, machine, cudnn="9.28.0.42")
+    done = run_bench("--device=gpu", "--model=resnet50", "--variable_update=replicated", *words.split())
     assert (done.status, done.stdout) == (2, "") and problem in done.stderr
 
 

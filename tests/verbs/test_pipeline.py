@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.errors import UsageError
 from benchmarks.explain.known_gpus import Rate
 from benchmarks.explain.step_balance import Rates
 from benchmarks.measure.run_log import RunLog
@@ -64,24 +63,6 @@ def test_only_a_pipeline_changes_the_key() -> None:
     four, eight = (resolve(*TWO_STAGES, f"--micro_batches={count}").key_fields() for count in (4, 8))
     assert four["pipeline"] == {"stages": 2, "micro_batches": 4}
     assert key_of(four) != key_of(eight)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--device=cpu", "--pipeline_stages=4", "--num_gpus=2"], "use --num_gpus=4"),
-        ([*TWO_STAGES, "--batch_size=4", "--micro_batches=3"], "8 images .* use --micro_batches=2"),
-        ([*TWO_STAGES, "--batch_size=4", "--micro_batches=9"], "8 images .* use --micro_batches=8"),
-    ],
-)
-def test_stages_and_parts_that_do_not_fit_are_refused_with_those_that_do(arguments: list[str], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        resolve(*arguments)
-
-
-def test_recommend_does_not_search_pipelines(run_bench: RunBench) -> None:
-    done = run_bench("recommend", *TWO_STAGES, "--model=mlp")
-    assert done.status == 2 and "no flag --pipeline_stages, which is one of a run" in done.stderr
 
 
 def test_verify_compares_a_pipeline_as_a_pipeline(run_bench: RunBench) -> None:

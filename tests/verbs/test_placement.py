@@ -62,18 +62,6 @@ def test_a_single_tower_is_traced_for_this_verb_alone(run_bench: RunBench, recor
     assert record["measurement"]["tower_compute_seconds"] == []
 
 
-@pytest.mark.parametrize(
-    ("flag", "message"),
-    [
-        ("--num_batches=3", "--num_batches has no effect with --placement"),
-        ("--variable_update=keras_fit", "explain knows variable managers"),
-    ],
-)
-def test_flags_without_effect_and_reference_loops_are_refused(run_bench: RunBench, flag: str, message: str) -> None:
-    done = run_bench("explain", "--placement", *SMALL, flag)
-    assert done.status == 2 and done.stderr.count("\n") == 1 and message in done.stderr
-
-
 def test_the_record_of_a_run_has_transfers_and_a_time_of_each_tower(run_bench: RunBench, records: Records) -> None:
     run_bench(*SMALL, "--variable_update=replicated", "--all_reduce_spec=psgpu", "--num_batches=3").succeeded()
     (record,) = records()

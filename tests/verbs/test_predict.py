@@ -156,26 +156,6 @@ def test_a_gpu_without_a_data_sheet_is_named(run_bench: RunBench, monkeypatch: p
     assert done.status == ExitStatus.USAGE and "no data sheet of NVIDIA Z9" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        (["--hardware=H100", "--num_gpus=9"], "--num_gpus=9: give a number from 1 to 8"),
-        (["--hardware=H100", "--num_gpus=1,2", "--hosts=2"], "give one number"),
-        (["--hardware=H100", "--explain", "--output_format=json"], "--explain draws in text"),
-        (["--hardware=H100", "--hosts=host_0,host_1"], "--hosts=host_0,host_1: give a number"),
-        (["--hardware=H100", "--num_ps=2"], "name the hosts, too"),
-        (["--hardware=H100", "--hosts=2", "--variable_update=replicated"], "works on one host only"),
-        (["--hardware=H100", "--variable_update=keras_fit"], "reference training loop"),
-        (["--hardware=K80", "--precision=fp16"], "has no rate for --precision=fp16"),
-        (["--judge", "--model=vgg16"], "leave --model out"),
-        ([], "no GPU is here: pass --hardware="),
-    ],
-)
-def test_mistakes_are_refused(run_bench: RunBench, words: list[str], problem: str) -> None:
-    done = run_bench("predict", *words)
-    assert done.status == ExitStatus.USAGE and problem in done.stderr, done.stderr
-
-
 def test_a_table_can_be_compared_with_in_a_report(run_bench: RunBench, predict: Predict, tmp_path: Path) -> None:
     path = tmp_path / "predicted.csv"
     words = ("--model=trivial", "--hardware=H100", "--variable_update=replicated")

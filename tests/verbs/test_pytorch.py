@@ -11,7 +11,7 @@ import pytest
 from benchmarks.config import variable_update
 from benchmarks.errors import UsageError
 from benchmarks.training.computing import LossScaling
-from tests.support.commands import Records, RunBench
+from tests.support.commands import Records, RunBench, losses_of
 from tests.support.settings import resolve
 from variable_mgr.catalog import PYTORCH_LOOPS
 
@@ -21,18 +21,24 @@ from benchmarks.run import pytorch_step  # noqa: E402 - it imports PyTorch
 FLAGS = ("--device=cpu", "--batch_size=4", "--num_warmup_batches=1", "--num_batches=4", "--optimizer=momentum")
 
 
-def _losses(record: dict) -> list[float]:
-    return [*record["measurement"]["warmup_losses"], *record["measurement"]["losses"]]
-
-
-@pytest.mark.parametrize("model", ["mlp", "alexnet_cifar10", "resnet20"])
-def test_losses_are_those_of_replicated(run_bench: RunBench, records: Records, model: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "flags"),
+    [
+        ("mlp", ()),
+        ("alexnet_cifar10", ("--data_format=NCHW", "--label_smoothing=0.1", "--weight_decay_on=all")),
+        ("resnet20", ()),
+    ],
+)
+def test_losses_are_those_of_replicated(
+    run_bench: RunBench, records: Records, model: str, flags: tuple[str, ...]
+) -> None:
     for loop in ("replicated", "pytorch"):
-        done = run_bench(*FLAGS, f"--model={model}", "--weight_decay=1", f"--variable_update={loop}").succeeded()
+        words = (*FLAGS, f"--model={model}", "--weight_decay=1", *flags, f"--variable_update={loop}")
+        done = run_bench(*words).succeeded()
         assert "total images/sec: " in done.stdout
     ours, theirs = records()
-    assert len(set(_losses(ours))) == 5, "it must train, or agreeing would say nothing"
-    assert _losses(theirs) == pytest.approx(_losses(ours), rel=1e-3)
+    assert len(set(losses_of(ours))) == 5, "it must train, or agreeing would say nothing"
+    assert losses_of(theirs) == pytest.approx(losses_of(ours), rel=1e-3)
     assert theirs["status"] == "ok" and theirs["config"]["torch_version"] == torch.__version__
     assert ours["config"]["torch_version"] is None
     assert ours["identity"]["software_key"] == theirs["identity"]["software_key"], "one sweep gives one table"
@@ -40,14 +46,6 @@ def test_losses_are_those_of_replicated(run_bench: RunBench, records: Records, m
     for what in ("variables", "weights", "variable_bytes_per_device", "slot_bytes_per_device", "flops_per_image"):
         assert theirs["placement"][what] == ours["placement"][what], what
     assert "PyTorch:" in done.stdout and torch.__version__ in done.stdout
-
-
-def test_flags_act_as_in_the_suites_own_loop(run_bench: RunBench, records: Records) -> None:
-    flags = ("--data_format=NCHW", "--label_smoothing=0.1", "--weight_decay=1", "--weight_decay_on=all")
-    for loop in ("replicated", "pytorch"):
-        run_bench(*FLAGS, "--model=resnet20", *flags, f"--variable_update={loop}").succeeded()
-    ours, theirs = map(_losses, records())
-    assert theirs == pytest.approx(ours, rel=1e-3)
 
 
 def test_threads_are_those_that_are_asked_for(
@@ -65,7 +63,7 @@ def test_threads_are_those_that_are_asked_for(
 def test_sixteen_bits_train_alike(run_bench: RunBench, records: Records, precision: str) -> None:
     for flags in (("--precision=fp32",), (f"--precision={precision}",)):
         run_bench(*FLAGS, "--model=resnet20", *flags, "--variable_update=pytorch").succeeded()
-    exact, rounded = map(_losses, records())
+    exact, rounded = map(losses_of, records())
     assert rounded == pytest.approx(exact, rel=0.05) and rounded != exact
 
 
@@ -75,7 +73,7 @@ def test_a_compiled_model_trains_alike(run_process: RunBench, records: Records) 
     for flags in ((), ("--torch_compile",)):
         run_process(*FLAGS, "--model=resnet20", *flags, "--variable_update=pytorch").succeeded()
     eager, compiled = records()
-    assert _losses(compiled) == pytest.approx(_losses(eager), rel=1e-3)
+    assert losses_of(compiled) == pytest.approx(losses_of(eager), rel=1e-3)
     assert eager["identity"]["config_key"] != compiled["identity"]["config_key"]
     assert compiled["placement"]["manager"].endswith("compiled by torch.compile")
 
@@ -193,7 +191,7 @@ def test_a_model_of_users_trains_alike(run_bench: RunBench, records: Records, tm
     for loop in ("replicated", "pytorch"):
         run_bench(*FLAGS, _own_model(tmp_path, CONVERTED), f"--variable_update={loop}").succeeded()
     ours, theirs = records()
-    assert len(set(_losses(ours))) == 5 and _losses(theirs) == pytest.approx(_losses(ours), rel=1e-3)
+    assert len(set(losses_of(ours))) == 5 and losses_of(theirs) == pytest.approx(losses_of(ours), rel=1e-3)
 
 
 @pytest.mark.parametrize(("body", "message"), REFUSED.items())

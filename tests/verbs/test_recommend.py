@@ -528,11 +528,7 @@ def test_an_interruption_prints_the_best_so_far(
     assert "Interrupted: there is no answer yet." in capsys.readouterr().out
 
 
-def test_candidates_continue_no_training_and_are_no_task_of_a_cluster(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(UsageError, match="no flag --train_dir, which is one of a run"):
-        _recommend(*ON_CPU, "--train_dir=mine")
+def test_candidates_are_no_task_of_a_cluster(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = {"worker": ["a:1", "b:1"]}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": tasks, "task": {"type": "worker", "index": 0}}))
     with pytest.raises(UsageError, match="unset it"):

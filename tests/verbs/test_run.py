@@ -82,19 +82,6 @@ def test_real_data_go_with_everything(
     assert bool(staged) == ("--nopipelined_input" not in given or "--variable_update=staged" in given)
 
 
-def test_dense_layers_that_are_too_narrow_are_refused(run_bench: RunBench) -> None:
-    for verb in (["run"], ["explain", "replicated"]):
-        done = run_bench(
-            *verb,
-            "--device=cpu",
-            "--num_gpus=2",
-            "--model=trivial",
-            "--variable_update=replicated",
-            "--fc_model_parallel",
-        )
-        assert done.status == 2 and "fc1 has 1 column(s)" in done.stderr
-
-
 @pytest.mark.parametrize("manager", ["replicated", "parameter_server"])
 def test_all_weights_may_be_divided(train_here: TrainHere, manager: str) -> None:
     log = train_here(*SHORT, "--fc_model_parallel", "--optimizer=adam", f"--variable_update={manager}")
@@ -122,39 +109,6 @@ def test_json_is_all_there_is_on_stdout(run_bench: RunBench) -> None:
     assert max(losses) == min(losses), "nothing is learnt"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "words"),
-    [
-        (["--device=cpu", "fast"], 2, "'fast' is not a flag."),
-        (["--print_config", "resnet50"], 2, "'resnet50' is not a flag. Flags are spelled"),
-        (["--seed=1"], 2, "run has no flag --seed. Use --tf_random_seed."),
-        (["report", "x", "--lr=1"], 2, "There is no flag --lr. See"),
-        (["--device=cpu", "--", "num_gpus=2"], 2, "'num_gpus=2' is not a flag. Did you mean --num_gpus=2?"),
-        (["--device=cpu", " "], 2, "' ' is not a flag. A backslash that continues a line must be its last character."),
-        (["--device=cpu", "\\", "#"], 2, "is not a flag. A backslash that continues a line"),
-        (["--model=trivial", "sweep"], 2, "'sweep' is a verb, which comes first, before all flags."),
-        (["--device=cpu", "help"], 2, "'help' is a verb, which comes first"),
-        (["NCCL_DEBUG=INFO", "--device=cpu"], 2, "'NCCL_DEBUG=INFO' sets an environment variable: write it before"),
-        (["--device=cpu", "TF_X=1"], 2, "'TF_X=1' sets an environment variable: write it before the program, or after"),
-        (["--num_gpus=2", "1"], 2, "'1' is not a flag. Flags are spelled"),
-        (["--device=cpu", "--output_dir=out\r"], 2, "has lines as on Windows"),
-        (["--device=cpu", "--data_dir=nowhere"], 5, "--data_dir=nowhere does not exist"),
-        (["--device=cpu", "--output_dir=/proc/here"], 2, "Results cannot be written to --output_dir=/proc/here"),
-        (["data", "make_imagenet"], 2, "name one directory"),
-        (["data", "make_imagenet", "/proc/here"], 2, "cannot write to /proc/here"),
-        (["data", "make_imagenet", "x", "--train_images=0"], 2, "nothing to write"),
-    ],
-)
-def test_bad_input_gets_a_sentence_and_a_status(
-    run_bench: RunBench, arguments: list[str], status: int, words: str
-) -> None:
-    done = run_bench(*arguments)
-    assert done.status == status, done.stderr
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-
-
 @pytest.mark.row("U1.1")
 @pytest.mark.parametrize(
     ("words", "missing"),
@@ -177,13 +131,6 @@ def test_print_config_needs_no_devices_and_no_data(
     assert "A run here would fail: " in done.stderr and all(reason in done.stderr for reason in missing)
 
 
-def test_print_config_refuses_what_no_machine_can_run(run_bench: RunBench) -> None:
-    done = run_bench("--print_config", "--num_gpus=8", "--forward_only", "--staged_vars")
-    assert done.status == 2
-    assert done.stdout == ""
-    assert "--staged_vars" in done.stderr
-
-
 @pytest.mark.fault("R10", "a learning rate with which the loss becomes NaN", survives="status 4, and a record invalid")
 @pytest.mark.parametrize(
     ("flags", "is_measured"),
@@ -202,19 +149,3 @@ def test_a_loss_that_is_not_finite_is_invalid_and_has_no_rate(
     (record,) = records()
     assert bool(record["measurement"]["step_seconds"]) == is_measured
     assert (record["status"], record["derived"]["images_per_sec"]) == ("invalid", None)
-
-
-@pytest.mark.parametrize(
-    ("verb", "status", "instead"),
-    [
-        ("track check", 5, "out/results.jsonl: No such file or directory. Name files that runs have written"),
-        ("compare", 2, "compare: name two files of records, first the base, such as compare main/results.jsonl "),
-        ("diff", 2, "diff: name two records by their run ids, such as diff "),
-        ("report", 5, "out/results.jsonl: No such file or directory. Name files that runs have written"),
-        ("rerun", 2, "rerun: name the record by its run id, such as rerun "),
-    ],
-)
-def test_a_verb_that_lacks_its_arguments_names_them(run_bench: RunBench, verb: str, status: int, instead: str) -> None:
-    done = run_bench(*verb.split())
-    assert (done.status, done.stdout) == (status, "")
-    assert instead in done.stderr and done.stderr.count("\n") == 1

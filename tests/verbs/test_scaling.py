@@ -183,7 +183,6 @@ def test_hosts_are_taken_in_their_order_whatever_this_host_has(
         (2, ("--num_gpus=1,4",), "are compared. --num_gpus=4 asks for 4 GPUs"),
         (0, ("--device=cpu", "--num_gpus=1"), "several hosts (--hosts=host_0,host_1 --ssh)"),
         (0, ("--device=cpu", "--num_gpus=x"), "--num_gpus=x: give the largest number of devices"),
-        (0, ("--suite=x.toml",), "scaling has no flag --suite, which is one of sweep"),
     ],
 )
 def test_one_number_of_devices_is_a_mistake(

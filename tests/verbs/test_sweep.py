@@ -394,7 +394,7 @@ def test_results_that_are_removed_meanwhile_are_stored_again(
         if when == "after the run has stored":
             run.leave(made)
         shutil.rmtree(tmp_path / what) if what == "out" else (tmp_path / what).unlink()
-        return made if when == "before the run stores" else Failure(returncode=3 if when == "without a record" else 0)
+        return made if when == "before the run stores" else Failure(returncode=4)
 
     monkeypatch.setattr(subprocesses, "supervise", FakeRuns(behave))
     done = sweep("--batch_size=1,8,9")
@@ -420,40 +420,39 @@ def test_results_that_cannot_be_stored_again_end_a_sweep_with_a_sentence(
     assert [record["status"] for record in printed] == ["ok"], "the record is not lost"
 
 
+def _identified(field: str) -> Callable[[Record], Record]:
+    return lambda record: replace(record, identity=replace(record.identity, **{field: "another"}))
+
+
 @pytest.mark.fault(
     "R6",
     "sweep --resume where the stored run has another commit, version of the suite or TensorFlow, or machine",
     survives="the run is repeated",
 )
-@pytest.mark.parametrize("field", ["suite_commit", "suite_version", "software_key", "hardware_key"])
-def test_records_of_other_software_or_machines_do_not_count_for_resume(
-    sweep: Sweep, runs: Runs, tmp_path: Path, field: str
+@pytest.mark.parametrize(
+    ("change", "is_repeated", "is_named"),
+    [
+        *((_identified(field), True, True) for field in ("suite_commit", "suite_version", "software_key")),
+        (_identified("hardware_key"), True, False),
+        (lambda record: replace(record, status=Status.INTERRUPTED), True, False),
+        (lambda record: replace(record, config={**record.config, "data_set": "4 files"}), False, False),
+    ],
+    ids=["commit", "version", "software", "machine", "interrupted", "data set, which only a run knows"],
+)
+def test_only_a_whole_run_of_this_software_on_this_machine_counts_for_resume(
+    sweep: Sweep, runs: Runs, tmp_path: Path, change: Callable[[Record], Record], is_repeated: bool, is_named: bool
 ) -> None:
     sweep("--batch_size=7,8,9")
     same, *others = _records(tmp_path)
     store = Store(tmp_path / "out")
     store.jsonl_path.unlink()
-    for record in others:
-        store.append(replace(record, identity=replace(record.identity, **{field: "another"})))
-    store.append(same)
+    store.append(*map(change, others), same)
     runs.started.clear()
     done = sweep("--batch_size=7,8", "--resume")
-    assert runs.started == [8]
     warning = "--resume: 1 record of another version of this suite or its packages: run again."
-    assert (warning in done.stderr) == (field != "hardware_key")
+    assert (runs.started, warning in done.stderr) == ([8] * is_repeated, is_named)
     sweep("--batch_size=7,8", "--resume")
-    assert runs.started == [8], "the record of this software counts"
-
-
-def test_a_data_set_that_only_a_run_knows_does_not_keep_it_from_counting_for_resume(
-    sweep: Sweep, runs: Runs, tmp_path: Path
-) -> None:
-    sweep("--batch_size=8")
-    (record,) = _records(tmp_path)
-    (tmp_path / "out" / "results.jsonl").unlink()
-    Store(tmp_path / "out").append(replace(record, config={**record.config, "data_set": "4 files"}))
-    sweep("--batch_size=8", "--resume")
-    assert runs.started == [8]
+    assert runs.started == [8] * is_repeated, "the record of this software counts"
 
 
 def test_what_another_command_stores_meanwhile_is_not_the_record_of_a_run_that_crashed(
@@ -483,15 +482,6 @@ def test_what_a_run_refused_is_tried_again(sweep: Sweep, runs: Runs, tmp_path: P
     for _ in range(2):
         sweep("--batch_size=7,8", "--resume")
     assert [_what(record)[::3] for record in _records(tmp_path)] == [(7, "skipped"), (8, "ok"), (7, "skipped")]
-
-
-def test_a_run_that_was_interrupted_is_tried_again(sweep: Sweep, runs: Runs, tmp_path: Path) -> None:
-    sweep("--batch_size=8")
-    (record,) = _records(tmp_path)
-    (tmp_path / "out" / "results.jsonl").unlink()
-    Store(tmp_path / "out").append(replace(record, status=Status.INTERRUPTED))
-    sweep("--batch_size=8", "--resume")
-    assert runs.started == [8, 8]
 
 
 @pytest.mark.parametrize(
@@ -564,6 +554,10 @@ def test_a_suite_is_several_grids(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "Grids of the suite that set --model keep their values." in capsys.readouterr().err
 
 
+_KEYS = ("batch_size", "num_batches", "num_warmup_batches", "display_every", "num_intra_threads", "tf_random_seed")
+_KEYS_OF_100 = "".join(f"{key} = {list(range(1, 101))}\n" for key in _KEYS)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -579,19 +573,15 @@ def test_a_suite_is_several_grids(tmp_path: Path, capsys: pytest.CaptureFixture[
         ("[[grid]]\nmodel = 'vgg16'\n[[grid]]\nbatch_size = [ # 32, 64\n]\n", "batch_size needs a value"),
         ("[[grid]]\nmodel = [['trivial'], ['vgg16']]", "model needs a value, or a list with"),
         ("[[grid]]\nnum-batches = {a = 1}", "num-batches needs a value, or a list with"),
+        ("[[grid]]\n" + _KEYS_OF_100, "1,000,000,000,000 runs, and one command makes at most 100,000"),
     ],
-    ids=range(12),
+    ids=range(13),
 )
 def test_a_bad_suite_is_named(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "suite.toml").write_text(text)
     with pytest.raises(UsageError) as error:
         grid.wanted(_values(f"--suite={tmp_path / 'suite.toml'}"), lambda: 0)
     assert words in str(error.value)
-
-
-def test_a_missing_suite_is_named_without_a_number_of_the_error() -> None:
-    with pytest.raises(UsageError, match=r"^--suite=nowhere\.toml cannot be read: No such file or directory\. A suite"):
-        grid.wanted(_values("--suite=nowhere.toml"), lambda: 0)
 
 
 @pytest.mark.row("U1.5")
@@ -610,14 +600,6 @@ def test_as_json_a_sweep_prints_its_records_alone(sweep: Sweep, runs: Runs) -> N
     assert "same as an earlier one" in done.stdout and "cannot run: --nostaged_vars does not go with" in done.stdout
 
 
-def test_the_size_of_a_grid_is_limited_before_it_is_made(tmp_path: Path) -> None:
-    keys = ("batch_size", "num_batches", "num_warmup_batches", "display_every", "num_intra_threads", "tf_random_seed")
-    twice = "".join(f"{key} = {list(range(1, 101))}\n" for key in keys)
-    (tmp_path / "suite.toml").write_text(f"[[grid]]\n{twice}")
-    with pytest.raises(UsageError, match=r"1,000,000,000,000 runs, and one command makes at most 100,000"):
-        grid.wanted(_values(f"--suite={tmp_path / 'suite.toml'}"), lambda: 0)
-
-
 def test_a_grid_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(console, "on_terminal", lambda: True)
     assert len(grid.cells([{"device": ["cpu"], "model": ["mlp"], "batch_size": ["1", "2", "3"]}], lambda: 0)) == 3
@@ -627,13 +609,6 @@ def test_a_grid_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 def test_a_value_that_is_no_number_is_a_text(sweep: Sweep, runs: Runs) -> None:
     done = sweep("--model=\u00b2,trivial")
     assert done.status == ExitStatus.OK and len(runs.started) == 1, done.stderr
-
-
-def test_a_list_that_a_shell_took_apart_is_noted(sweep: Sweep, runs: Runs) -> None:
-    done = sweep("--batch_size=1", "--batch_size=2", "--num_batches=9", "--num_batches=9")  # from --batch_size={1,2}
-    assert runs.started == [2]
-    assert "Of --batch_size, only the last value counts (2), not 1." in done.stderr
-    assert "--num_batches, only" not in done.stderr
 
 
 def test_a_sweep_without_a_valid_run_is_a_failure(sweep: Sweep, runs: Runs) -> None:
@@ -696,24 +671,6 @@ def test_runs_that_will_be_killed_are_announced(run_bench: RunBench) -> None:
 def test_estimates_include_the_start_of_a_gpu_and_compiling() -> None:
     plain, compiled = (estimate_seconds(resolve("--device=gpu", f"--xla={on}", gpus=1), [], 1) for on in (False, True))
     assert 20 < plain < 30 and compiled - plain == pytest.approx(40)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "words"),
-    [
-        (["sweep", "--device=cpu", "--repeats=0"], 2, "--repeats=0 is out of range"),
-        (["sweep", "--device=cpu", "--model=vgg61,trivial", "--dry_run"], 0, ""),
-        (["sweep", "--device=cpu", "--model=vgg61"], 2, "Did you mean 'vgg16'?"),
-        (["sweep", "--device=cpu", "--model=trivial,,vgg16"], 2, "an empty value between the commas"),
-        (["sweep", "--device=cpu", "--local_cluster=worker:2;"], 2, "an empty value between the semicolons"),
-        (["sweep", "--device=cpu", "--batch_size=1,2", "--repeats=50001"], 2, "100,002 runs"),
-        (["sweep", "--suite=nowhere.toml"], 2, "No such file"),
-    ],
-)
-def test_bad_input_gets_a_sentence(run_bench: RunBench, arguments: list[str], status: int, words: str) -> None:
-    done = run_bench(*arguments)
-    assert done.status == status, done.stderr
-    assert words in done.stderr and "Traceback" not in done.stderr
 
 
 def test_spellings_that_contradict_each_other_are_skipped_cells() -> None:

@@ -84,18 +84,6 @@ def test_a_missing_library_is_refused_before_anything_runs(
     assert verb[0] == "report" or not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("verb", [("ab", "--base_command=true"), ("track", "calibrate")])
-def test_runs_that_are_compared_in_pairs_are_not_sent(run_bench: RunBench, verb: tuple[str, ...]) -> None:
-    done = run_bench(*verb, *SMALL, "--wandb_project=demo")
-    assert done.status == 2 and "--wandb_project=demo: runs that are compared in pairs are not sent" in done.stderr
-
-
-@pytest.mark.parametrize("verb", ["recommend", "verify", "doctor"])
-def test_commands_that_try_settings_have_no_such_flag(run_bench: RunBench, verb: str) -> None:
-    done = run_bench(verb, "--wandb_project=demo")
-    assert done.status == 2 and f"{verb} has no flag --wandb_project" in done.stderr
-
-
 def test_the_trials_of_a_batch_are_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent_to = []
 

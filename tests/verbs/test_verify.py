@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.config.variable_update import Variables
-from benchmarks.devices import options
 from benchmarks.errors import ExitStatus
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.verify import cases as verify
@@ -60,10 +59,6 @@ def test_packed_gradients_that_get_a_wrong_shape_are_found(monkeypatch: pytest.M
     monkeypatch.setattr(wrappers, "unpack", transposed)
     packed = [case for case in verify.cases() if case.title in ("replicated repacked", "replicated small aggregated")]
     assert [result.passed for result in comparisons.results(Devices(num_devices=2), packed)] == [False, False]
-
-
-def test_an_error_that_is_no_number_does_not_pass() -> None:
-    assert not verify.CaseResult(_case("replicated"), float("nan")).passed
 
 
 def test_what_cannot_run_is_a_row_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,24 +206,6 @@ def test_an_operation_that_fails_is_a_failed_row(monkeypatch: pytest.MonkeyPatch
     assert "NCCL: unhandled system error" in (reason := _only(monkeypatch, case).reason) and "--ipc=host" in reason
 
 
-@pytest.mark.parametrize(
-    ("given", "gpus", "device", "count"),
-    [
-        ({}, 0, "cpu", 2),
-        ({"gpus": "0,2"}, 4, None, 2),
-        ({"virtual_gpus": "3"}, 2, None, 6),
-        ({"device": "cpu"}, 4, "cpu", 2),
-        ({"num_gpus": 3}, 0, None, 3),
-        ({"device": "gpu"}, 0, "gpu", 1),
-    ],
-)
-def test_without_a_number_all_gpus_or_two_cpu_devices(given: dict, gpus: int, device: str | None, count: int) -> None:
-    values = options.default_to_all(
-        {"num_gpus": None, "device": None, "gpus": None, "virtual_gpus": None} | given, gpus
-    )
-    assert (values["device"], values["num_gpus"]) == (device, count)
-
-
 def test_managers_are_verified_on_models_by_name(run_bench: RunBench) -> None:
     flags = ("--variable_update=replicated", "--all_reduce_spec=xring", "--output_format=json")
     done = run_bench("verify", "--device=cpu", "--num_gpus=2", "--model=mlp,lenet_mnist,mlp", *flags).succeeded()
@@ -247,18 +224,3 @@ def test_every_manager_is_verified_on_a_model(run_bench: RunBench, model: str) -
     for manager in MANAGERS:
         (row,) = [line for line in done.stdout.splitlines() if f"{model} under {manager}" in line]
         assert row.startswith("ok" if manager in IN_ONE_PROCESS else "-")
-
-
-@pytest.mark.parametrize(
-    ("flags", "problem"),
-    [
-        (("--variable_update=keras_fit",), "reference training loop"),
-        (("--model=mlp,",), "a name is empty"),
-        (("--model=mlp", "--local_cluster=worker:2"), "omit the cluster"),
-        (("--model=mlp", "--pipeline_stages=2"), "--pipeline_stages divides the model"),
-        (("--model=mlp", "--variable_update=replicated", "--fc_model_parallel"), "--fc_model_parallel divides"),
-    ],
-)
-def test_what_cannot_be_verified_is_refused(run_bench: RunBench, flags: tuple[str, ...], problem: str) -> None:
-    done = run_bench("verify", "--device=cpu", "--num_gpus=2", *flags)
-    assert done.status == ExitStatus.USAGE and problem in done.stderr

@@ -247,8 +247,6 @@ def what_is_there(root: Path, split: str, endings: tuple[str, ...]) -> str:
     example = _file_below(folders[-1], endings)
     names = sorted(name for name in os.listdir(folders[-1]) if name[0] != ".")
     below = f", with files such as {example}" if example and example.parent != folders[-1] else ""
-    if example and (holder := _root_of(example, root, split)):
-        below += f": if '{example.parent.name}' is a class, name {holder}"
     no_test = "" if split == "train" else " (not test)"
     return (
         f"{folders[-1]} holds {some(names) or 'nothing'}{below}. Name the folder of shards called like "
@@ -257,16 +255,6 @@ def what_is_there(root: Path, split: str, endings: tuple[str, ...]) -> str:
         "JPEG, PNG, GIF, BMP, WebP and TIFF; write those in other formats, such as HEIC, Parquet, HDF5 and LMDB, as "
         "such files first (docs/howto/real-data.md)."
     )
-
-
-def _root_of(photo: Path, root: Path, split: str) -> Path | None:
-    """Returns the folder below a root that is a data set if the photo's folder is a class; None: none surely is."""
-    splits = sum(FOLDERS_OF.values(), ())
-    above = [folder for folder in photo.parents[1:] if root in folder.parents and folder.name.lower() not in splits]
-    is_alone = all(len(_class_names(folder.parent)) == 1 for folder in above)  # not beside a test set
-    if not above or not is_alone or photo.parent.name.lower() in _NO_LABELS:
-        return None
-    return above[0] if split == "train" or folders_of(above[0], split) else None
 
 
 def _file_below(root: Path, endings: tuple[str, ...]) -> Path | None:

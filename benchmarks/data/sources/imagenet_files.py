@@ -392,7 +392,7 @@ def check_boxes(feature: Features) -> None:
 
 
 def _check_pixels(feature: Features, stored: bytes) -> None:
-    sides = [feature[key].int64_list.value if key in feature else () for key in DECODED.sides]
+    sides = [list(feature[key].int64_list.value) if key in feature else [] for key in DECODED.sides]
     height, width = (side[0] if len(side) == 1 else 0 for side in sides)
     size = NUM_CHANNELS * height * width
     if min(height, width) <= 0 or size != len(stored):

@@ -23,16 +23,15 @@ from benchmarks.data.sources.bad_records import Skipping
 from benchmarks.data.sources.data_sets import DATA_SETS
 from benchmarks.data.sources.small_images import Pixels
 from benchmarks.data.writing import fake_imagenet, photo_records
-from benchmarks.devices import device_plan
 from benchmarks.errors import DataError
 from benchmarks.graph.epochs import Epochs
 from benchmarks.measure.run_log import RunLog
-from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.process.watchdog import Watchdog
 from benchmarks.training.objectives import in_top
 from models import building, specs
 from tests.support import damage
 from tests.support.images import spec, take
+from tests.support.steps import cpu_session
 
 RANDOM = np.random.default_rng(5)
 OPTIONS = of_validation(InputOptions(distortions=True))
@@ -93,7 +92,7 @@ def test_the_result_is_that_of_numpy_over_all_images_once(
         monkeypatch.setattr(watchdog, "expect", lambda what, seconds: limits.append(seconds))
         evaluator = Evaluator(model, variables, names, given, 10, watchdog, 60.0)
         with_background = Evaluator(model, variables, names, given, 1001, watchdog, 60.0)
-        with tf.compat.v1.Session(config=device_plan.session_config(Devices(num_devices=towers))) as session:
+        with cpu_session(towers) as session:
             session.run(tf.compat.v1.global_variables_initializer())
             expected = by_numpy(pixels, weights)
             assert evaluator.evaluate(session) == expected
@@ -153,7 +152,7 @@ def test_a_bad_photo_is_skipped_or_named(photos: Path, tmp_path: Path) -> None:
         inputs = [input_pipeline.build(trivial, size, names, each, source, once=True) for each in (OPTIONS, lenient)]
         weights = {each.name: [tf.Variable(tf.zeros(each.shape, each.dtype))] for each in model.variables}
         evaluator, skipping = (Evaluator(model, weights, names, given, 1001, Watchdog(), 60.0) for given in inputs)
-        with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
+        with cpu_session() as session:
             session.run(tf.compat.v1.global_variables_initializer())
             with pytest.raises(DataError, match="validation-00001-of-00003"):
                 evaluator.evaluate(session)

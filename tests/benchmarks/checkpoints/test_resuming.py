@@ -22,16 +22,12 @@ from benchmarks.errors import UsageError
 from benchmarks.graph import run_graph
 from benchmarks.graph.epochs import Epochs
 from benchmarks.measure.display import Display
-from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Records, RunBench, wait_until
+from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Records, RunBench, losses_of, wait_until
 from tests.support.images import to_folder
 from tests.support.rotation import rotating
 from tests.support.settings import resolve
 
 SMALL = ("--device=cpu", "--model=mlp", "--batch_size=4", "--num_warmup_batches=1")
-
-
-def losses(record: dict[str, Any]) -> list[float]:
-    return [*record["measurement"]["warmup_losses"], *record["measurement"]["losses"]]
 
 
 @pytest.mark.slow
@@ -53,7 +49,7 @@ def test_a_second_run_continues_bit_for_bit(run_bench: RunBench, records: Record
     second = run_bench(*always, "--num_batches=3", "--train_dir=ck", "--initial_weights=read.only.at.first")
     assert (second.status, "model.ckpt-4, not from --initial_weights." in second.stdout) == (0, True), second
     at_once, before, after = records()
-    assert losses(before) + losses(after) == losses(at_once)
+    assert losses_of(before) + losses_of(after) == losses_of(at_once)
     assert [record["measurement"]["steps_before"] for record in (at_once, before, after)] == [0, 0, 4]
     facts = checkpoint_files.read_checkpoint(tmp_path / "ck").facts
     assert (facts["steps"], facts["images"], facts["ends_at_step"], facts["model"]) == (8, 64, 8, "mlp")
@@ -78,7 +74,7 @@ def test_epochs_are_those_of_the_whole_training(run_bench: RunBench, records: Re
     always = (*SMALL, f"--data_dir={data}", "--train_dir=ck", "--save_model_steps=4", "--max_ckpts_to_keep=2")
     for epochs in (1, 2):
         assert run_bench(*always, f"--num_epochs={epochs}").status == 0
-    assert [len(losses(record)) for record in records()] == [10, 10]
+    assert [len(losses_of(record)) for record in records()] == [10, 10]
     assert checkpoint_files.read_checkpoint(tmp_path / "ck").steps == 20
     again = run_bench(*always, "--num_epochs=2")
     assert again.status == 2
@@ -286,7 +282,7 @@ def test_inference_and_new_trainings_get_trained_weights(run_bench: RunBench, re
     assert run_bench(*SMALL, "--num_batches=3", "--train_dir=ck", "--optimizer=momentum").status == 0
     assert run_bench(*SMALL, "--num_batches=2", "--train_dir=ck", "--forward_only").status == 0
     assert run_bench(*SMALL, "--num_batches=2", "--initial_weights=ck/model.ckpt-4", "--optimizer=adam").status == 0
-    trained, inferred, begun = map(losses, records())
+    trained, inferred, begun = map(losses_of, records())
     assert inferred[0] == pytest.approx(begun[0], rel=1e-6)
     assert begun[0] < trained[0]
     other = run_bench(*SMALL, "--num_batches=1", "--initial_weights=ck", "--num_classes=7")
@@ -316,4 +312,4 @@ def test_after_kill_9_the_losses_continue_bit_for_bit(run_process: RunBench, rec
     begun = record["measurement"]["steps_before"]
     assert begun >= 5  # the process may die before the directory names its last checkpoint
     assert run_process(*always, f"--num_batches={begun + 5}").status == 0
-    assert losses(record) == losses(records()[-1])[begun : begun + 5]
+    assert losses_of(record) == losses_of(records()[-1])[begun : begun + 5]

@@ -13,15 +13,13 @@ import tensorflow as tf
 
 from benchmarks.checkpoints.training_state import IN_FLIGHT, TrainingState
 from benchmarks.data.pipeline.tower_input import TowerInput
-from benchmarks.devices import device_plan
 from benchmarks.errors import DataError
-from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.training import training_step
 from benchmarks.training.computing import Computing, LossScaling
 from models import building, parts
 from models.layers import Layers
 from tests.support.rotation import rotating
-from tests.support.steps import on_cpus, step_of
+from tests.support.steps import cpu_session, on_cpus, step_of
 from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.modifiers import Modifiers
 
@@ -93,8 +91,7 @@ def train(
     """Returns the losses of some steps, which begin with the values of an earlier training, and the values after."""
     graph, step, state = built(setting).graph, built(setting).step, built(setting).state
     fed = state.feeds(values, weights_only=weights_only) if values else {}
-    config = device_plan.session_config(Devices(num_devices=setting.towers))
-    with graph.as_default(), tf.compat.v1.Session(graph=graph, config=config) as session:
+    with graph.as_default(), cpu_session(setting.towers) as session:
         step.initialize(session, values=fed, resuming=values is not None and state.resumes(values))
         losses = [step.take(session) for _ in range(steps)]
         return losses, state.fetch(session)

@@ -29,6 +29,7 @@ from models import building, specs
 from tests.support import damage
 from tests.support.images import by_count, measure_by_count
 from tests.support.settings import resolve
+from tests.support.steps import cpu_session, on_cpus
 from tests.support.watchdogs import NotedWatchdog
 from variable_mgr import factory
 from variable_mgr.modifiers import Modifiers
@@ -87,7 +88,7 @@ def test_each_probe_has_deadlines_of_its_own() -> None:
 
 def test_every_stage_of_photos_is_measured(fake_imagenet: Path) -> None:
     chosen = _config(f"--data_dir={fake_imagenet}", "--num_gpus=2")
-    towers = device_plan.plan(Devices(num_devices=2), shared_on="cpu").towers
+    towers = on_cpus(2).towers
     measured = _measured(chosen)
     build = functools.partial(run_graph.build_input, chosen.workload, chosen.data, measured.spec, towers)
     with input_stages.probes(measured, build) as probes:
@@ -150,7 +151,7 @@ def test_a_bad_record_is_left_out_or_ends_the_measurement_and_is_named(
 @pytest.mark.parametrize("pipelined", [True, False])
 def test_a_step_knows_how_long_it_waited(pipelined: bool, arrives_in_seconds: float) -> None:
     """A staged batch is waited for from the end of computing on, another one from when it was asked for."""
-    plan = device_plan.plan(Devices(), shared_on="cpu")
+    plan = on_cpus(1)
     asked = time.time()
     arrived = asked + arrives_in_seconds
     computed: list[float] = []
@@ -176,7 +177,7 @@ def test_a_step_knows_how_long_it_waited(pipelined: bool, arrives_in_seconds: fl
             manager=factory.make("independent", plan.place, shared_devices=plan.shared, modifiers=Modifiers()),
             objective=objectives.Objective(loss=objectives.cross_entropy),
         )
-        with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
+        with cpu_session() as session:
             step.initialize(session)
             loop = step.loops[0]
             everything = tf.compat.v1.RunMetadata()

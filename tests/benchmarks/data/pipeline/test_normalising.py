@@ -12,10 +12,9 @@ from benchmarks.config.config import Config
 from benchmarks.data.pipeline.input_pipeline import RunInput
 from benchmarks.data.writing import small_image_files
 from benchmarks.data.writing.small_image_files import draw
-from benchmarks.devices import device_plan
 from benchmarks.graph import run_graph
-from benchmarks.process.tensorflow_setup import Devices
 from tests.support.settings import resolve
+from tests.support.steps import cpu_session
 
 # Mean and deviation of the pixels of each channel, in 0..1: ImageNet's as in the documentation of torchvision's
 # models; CIFAR-10's and MNIST's of their training images, to four digits, as PyTorch's examples have them.
@@ -42,7 +41,7 @@ def test_pixels_are_normalised_by_published_constants(fake_imagenet: Path, tmp_p
     chosen = resolve(*words, "--nopipelined_input")
     with tf.Graph().as_default():
         built = _build_input(chosen, "/cpu:0")
-        with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
+        with cpu_session() as session:
             for initializer in built.initializers:
                 session.run(initializer)
             images = session.run(built.towers[0].images)

@@ -8,7 +8,7 @@ import shutil
 import tarfile
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,12 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from benchmarks.data.sources import bad_records, imagenet_files, jpeg_header, tfrecord
-from benchmarks.data.sources.imagenet_files import DECODED, INCEPTION, features_of
+from benchmarks.data.sources import bad_records, imagenet_files, jpeg_header
+from benchmarks.data.sources.imagenet_files import DECODED, INCEPTION
 from benchmarks.data.writing import convert, originals
 from benchmarks.errors import DataError, UsageError
 from tests.support import damage
-from tests.support.images import labels_of, rewrite_value, take_batches, to_folder, to_tfds
+from tests.support.images import features_in, labels_of, rewrite_value, take_batches, to_folder, to_tfds
 from tests.support.rotation import rotating
 
 
@@ -41,15 +41,10 @@ def _convert(
     return convert.convert(found, target, split=part, shorter_side=resize, seed=1, **changes)
 
 
-def _in_order(directory: Path) -> list[Mapping[str, tf.train.Feature]]:
-    """Returns the features of all records, in the order of files and records."""
-    return [features_of(record.payload) for file in sorted(directory.glob("train-*")) for record in tfrecord.walk(file)]
-
-
 def _photos_of(directory: Path) -> dict[str, tuple[str, int, bytes]]:
     """Returns class, label and JPEG of each record by its file's name."""
     found = {}
-    for feature in _in_order(directory):
+    for feature in features_in(directory):
         name, synset = (feature[f"image/{key}"].bytes_list.value[0].decode() for key in ("filename", "class/synset"))
         label, encoded = feature[INCEPTION.label].int64_list, feature[INCEPTION.encoded].bytes_list
         found[name] = (synset, label.value[0], encoded.value[0])
@@ -92,7 +87,7 @@ def test_every_photo_arrives_unchanged(folder: Path, tmp_path: Path, form: Calla
 
 def test_shards_hold_classes_mixed(folder: Path, tmp_path: Path) -> None:
     _convert(folder, tmp_path / "out", shards=2)
-    labels = [new[INCEPTION.label].int64_list.value[0] for new in _in_order(tmp_path / "out")]
+    labels = [new[INCEPTION.label].int64_list.value[0] for new in features_in(tmp_path / "out")]
     for of_shard in (labels[:20], labels[20:]):
         assert len(of_shard) == 20 and of_shard != sorted(of_shard)
 
@@ -156,18 +151,18 @@ _BOXES = [f"image/object/bbox/{name}" for name in ("ymin", "xmin", "ymax", "xmax
 def test_records_keep_shards_order_labels_and_boxes(fake_imagenet: Path, tmp_path: Path, decoded: bool) -> None:
     outcome = _convert(fake_imagenet, tmp_path / "out", resize=100, decoded=decoded)
     assert (outcome.written, outcome.left_out) == (40, [])
-    for old, new in zip(_in_order(fake_imagenet), _in_order(tmp_path / "out"), strict=True):
+    for old, new in zip(features_in(fake_imagenet), features_in(tmp_path / "out"), strict=True):
         for key in (INCEPTION.label, "image/filename", "image/class/synset", "image/class/text", *_BOXES):
             assert new[key] == old[key], key
         assert min(new[f"image/{side}"].int64_list.value[0] for side in ("height", "width")) == 100
-    assert any(new[_BOXES[0]].float_list.value for new in _in_order(tmp_path / "out"))
+    assert any(new[_BOXES[0]].float_list.value for new in features_in(tmp_path / "out"))
     assert sorted(file.name for file in (tmp_path / "out").glob("train-*")) == sorted(os.listdir(fake_imagenet))
 
 
 def test_tfds_records_count_from_one_after_conversion(fake_imagenet: Path, tmp_path: Path) -> None:
     to_tfds(fake_imagenet, tmp_path / "tfds")
     _convert(tmp_path / "tfds", tmp_path / "out")
-    for old, new in zip(_in_order(fake_imagenet), _in_order(tmp_path / "out"), strict=True):
+    for old, new in zip(features_in(fake_imagenet), features_in(tmp_path / "out"), strict=True):
         assert new[INCEPTION.label] == old[INCEPTION.label] and new[INCEPTION.encoded] == old[INCEPTION.encoded]
         assert new["image/filename"].bytes_list.value[0] == b"n0.JPEG"
 
@@ -185,7 +180,7 @@ def test_a_damaged_record_is_left_out_and_named(copied: Path, tmp_path: Path) ->
 
 def test_pixels_are_those_of_the_photo_made_smaller(fake_imagenet: Path, tmp_path: Path) -> None:
     _convert(fake_imagenet, tmp_path / "out", resize=256, decoded=True)
-    for old, new in list(zip(_in_order(fake_imagenet), _in_order(tmp_path / "out"), strict=True))[:12]:
+    for old, new in list(zip(features_in(fake_imagenet), features_in(tmp_path / "out"), strict=True))[:12]:
         photo = Image.open(io.BytesIO(old[INCEPTION.encoded].bytes_list.value[0]))
         height, width = (new[key].int64_list.value[0] for key in DECODED.sides)
         stored = np.frombuffer(new[DECODED.encoded].bytes_list.value[0], np.uint8).reshape(height, width, 3)
@@ -306,7 +301,7 @@ def test_names_that_are_not_utf8_keep_their_bytes(tmp_path: Path, folder: Path) 
     assert not _convert(folder, tmp_path / "out").left_out
     assert not _convert(tmp_path / "out", tmp_path / "again").left_out
     for written in ("out", "again"):
-        synsets = {feature["image/class/synset"].bytes_list.value[0] for feature in _in_order(tmp_path / written)}
+        synsets = {feature["image/class/synset"].bytes_list.value[0] for feature in features_in(tmp_path / written)}
         assert b"caf\xe9" in synsets
 
 

@@ -10,12 +10,7 @@ from benchmarks.data.sources import tfrecord
 from benchmarks.data.writing import fake_imagenet as making
 from benchmarks.data.writing import photo_records
 from tests.support.commands import RunBench
-
-
-def _examples(directory: Path) -> list[dict]:
-    files = sorted(directory.glob("train-*"))
-    payloads = [record.payload for file in files for record in tfrecord.walk(file)]
-    return [tf.train.Example.FromString(payload).features.feature for payload in payloads]
+from tests.support.images import features_in
 
 
 def test_shards_are_named_as_usual_and_hold_even_shares(fake_imagenet: Path) -> None:
@@ -24,7 +19,7 @@ def test_shards_are_named_as_usual_and_hold_even_shares(fake_imagenet: Path) -> 
 
 
 def test_images_are_like_those_of_imagenet(fake_imagenet: Path) -> None:
-    examples = _examples(fake_imagenet)
+    examples = features_in(fake_imagenet)
     sizes = [len(example["image/encoded"].bytes_list.value[0]) for example in examples]
     assert np.mean(sizes) == pytest.approx(110 * 1024, rel=0.07)
     assert np.mean([example["image/width"].int64_list.value[0] for example in examples]) == pytest.approx(500, rel=0.03)
@@ -36,7 +31,7 @@ def test_images_are_like_those_of_imagenet(fake_imagenet: Path) -> None:
 
 
 def test_fields_agree_with_each_other(fake_imagenet: Path) -> None:
-    for example in _examples(fake_imagenet)[:40]:
+    for example in features_in(fake_imagenet)[:40]:
         image = tf.io.decode_jpeg(example["image/encoded"].bytes_list.value[0]).numpy()
         height, width = (example[f"image/{side}"].int64_list.value[0] for side in ("height", "width"))
         assert image.shape == (height, width, 3)
