@@ -24,7 +24,6 @@ from tests.support.commands import ROOT
 METHODS = ("search", "match", "fullmatch", "split", "findall", "finditer", "sub", "subn")
 # Patterns that are arguments: of a function with the constants that it is called with, and of names of columns.
 NOT_CONSTANT = {
-    ("benchmarks/doctor/machine_checks.py", "pattern"): (r"\A([0-9]+)\Z", r"^some .*total=(\d+)"),
     ("results/exchange/public_record.py", "form"): (*public_record._FORMS.values(), *public_record._IDENTITY.values()),
     ("results/exchange/frame.py", "f'\\\\b{column.name}\\\\b'"): (r"\bmodel\b",),
 }

@@ -167,10 +167,14 @@ def _slurm_value(environ: Mapping[str, str], *names: str) -> str:
 
 
 def _slurm_number(environ: Mapping[str, str], *names: str) -> int:
-    text = _slurm_value(environ, *names)
-    if not re.fullmatch("[0-9]{1,18}", text):
-        raise UsageError(f"{' or '.join(names)} is '{text}' and should be a number: start every task with srun.")
-    return int(text)
+    return _number(" or ".join(names), _slurm_value(environ, *names), "srun")
+
+
+def _number(name: str, text: str, launcher: str) -> int:
+    number = whole_number(text)
+    if number is None:
+        raise UsageError(f"{name} is '{text}' and should be a number: start every task with {launcher}.")
+    return number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -345,9 +349,7 @@ def _mpi_ranks(environ: Mapping[str, str]) -> _Ranks:
 
 def _mpi_number(environ: Mapping[str, str], name: str) -> int | None:
     text = (environ.get(name) or "").rpartition(":")[2]  # torchrun's may be MIN:MAX
-    if text and whole_number(text) is None:
-        raise UsageError(f"{name} is '{text}' and should be a number: start every task with mpirun.")
-    return int(text) if text else None
+    return _number(name, text, "mpirun") if text else None
 
 
 def by_blocks(

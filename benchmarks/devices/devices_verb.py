@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import os
 import platform
@@ -18,7 +17,6 @@ from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.machine import gpu_support, gpu_topology, hardware
-from benchmarks.machine.gpu_support import Judgement
 from benchmarks.machine.gpu_topology import ACROSS_HOSTS, NOT_MEASURED, PATHS, advice, suggestion_for
 from benchmarks.machine.hardware import Inventory
 from benchmarks.machine.provenance import describe_software
@@ -29,6 +27,7 @@ from benchmarks.training.computing import onednn_mode
 from results.text import Table, counted, fact_lines
 
 _GIB = 2**30
+_MAY_BE_ASKED = (("xla", "jit"), ("precision", "tf32"), ("precision", "bf16"))
 
 
 def run_devices(values: Mapping[str, Any]) -> ExitStatus:
@@ -102,7 +101,7 @@ def as_json(
         "driver_version": topology.driver_version,
         "driver_cuda_version": topology.cuda_version,
         "driver_problem": topology.problem or None,
-        "limits": [dataclasses.asdict(limit) for limit in _limits(topology, software)],
+        "limits": [dataclasses.asdict(limit) for limit in gpu_support.judge(topology, software, *_MAY_BE_ASKED)],
         "software": {**software, "operating_system": platform.platform()},
         "tensorflow_build": dict(build),
         "suggestion": {
@@ -134,16 +133,11 @@ def lines(
         *(["", *_gpu_table(topology)] if topology.gpus else []),
         *(["", *_matrix(topology)] if topology.connections else []),
         "",
-        *(limit.sentence for limit in _limits(topology, software)),
+        *(limit.sentence for limit in gpu_support.judge(topology, software, *_MAY_BE_ASKED)),
         advice(topology),
         f"Measure it: run_bench.py recommend --model=resnet50{measure}",
         ACROSS_HOSTS,
     ]
-
-
-def _limits(topology: Inventory, software: Mapping[str, Any]) -> list[Judgement]:
-    of_each = (gpu_support.judge(topology, software, xla="jit", precision=name) for name in ("tf32", "bf16"))
-    return sorted(dict.fromkeys(itertools.chain(*of_each)), key=lambda limit: not limit.is_fatal)
 
 
 def _cores(host: Mapping[str, Any]) -> str:

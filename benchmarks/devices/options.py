@@ -193,7 +193,7 @@ def judge(gpus: hardware.Inventory, *, precision: str, xla: str) -> tuple[str, .
         )
     if (precision, override) == ("tf32", "0"):
         raise UsageError("--precision=tf32: NVIDIA_TF32_OVERRIDE=0 turns TF32 off: unset it, or use --precision=fp32.")
-    limits = gpu_support.judge(gpus, describe_software(), precision=precision, xla=xla)
+    limits = gpu_support.judge(gpus, describe_software(), ("precision", precision), ("xla", xla))
     if limits and limits[0].is_fatal:
         raise UsageError(limits[0].sentence)
     return tuple(limit.sentence for limit in limits)

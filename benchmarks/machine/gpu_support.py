@@ -114,10 +114,10 @@ class Judgement:
     is_fatal: bool
 
 
-def judge(inventory: Inventory, software: Mapping[str, str | None], **asked: str) -> list[Judgement]:
+def judge(inventory: Inventory, software: Mapping[str, str | None], *asked: tuple[str, str]) -> list[Judgement]:
     """Returns what cannot be done with these GPUs, what is fatal first. Of what is unknown (None) nothing is said.
 
-    `software` is that of `provenance.describe_software`, and `asked` are values of flags, such as `xla`.
+    `software` is that of `provenance.describe_software`, and `asked` are flags with values, such as `xla` and `jit`.
     """
     gpus = {gpu.name: gpu.compute_capability for gpu in inventory.gpus}
     differ = f"The GPUs differ ({', '.join(gpus)}): a step of all ends with the slowest one. --gpus chooses equal ones."
@@ -132,7 +132,7 @@ def judge(inventory: Inventory, software: Mapping[str, str | None], **asked: str
         judgements += [
             Judgement(f"{name}: {limit.problem.format(**versions)}", limit.is_fatal)
             for limit in LIMITS
-            if limit.asks in (None, *asked.items())
+            if limit.asks in (None, *asked)
             and all(_within(version, getattr(limit, key)) for key, version in versions.items())
         ]
     return sorted(judgements, key=lambda judgement: not judgement.is_fatal)

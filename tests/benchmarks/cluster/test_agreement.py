@@ -43,7 +43,6 @@ def said(**changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
             "ps 0 and worker 0 differ in suite's commit: aaaa and bbbb",
         ),
         ({"ps_0": {"suite's commit": None}, "worker_1": {"suite's commit": None}}, None),  # not known there
-        ({"ps_0": {"Keras": None}}, None),
         ({"worker_1": {"Keras": "3.0.0"}}, "worker 1 and worker 0 differ in Keras: 3.0.0 and "),
         (
             {"ps_0": {"TensorFlow": "2.3.0"}},

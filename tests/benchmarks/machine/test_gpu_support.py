@@ -45,7 +45,7 @@ def test_what_has_no_code_for_a_gpu_is_a_sentence(
 ) -> None:
     software = {"cudnn_version": cudnn, "tensorflow_version": tensorflow}
     gpus = Inventory((Gpu("Card", 2**30, capability),), cuda_version=driver_cuda)
-    found = gpu_support.judge(gpus, software, **asked)
+    found = gpu_support.judge(gpus, software, *asked.items())
     if problem is None:
         assert found == []
         return

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.config.config import Config
 from benchmarks.errors import OverdueError
 from benchmarks.measure import interleaved_steps
 from benchmarks.measure.interleaved_steps import TimeSlices
@@ -18,12 +17,6 @@ from tests.support.settings import resolve
 
 _JOIN_SECONDS = 60.0
 STEP_TIMEOUT = 600.0
-
-
-def config_of(*words: str) -> Config:
-    """Returns what flags come to, on a machine with one GPU."""
-    words = ("--model=trivial", "--device=cpu", *words)
-    return resolve(*words, gpus=1)
 
 
 class Pair:
@@ -169,7 +162,7 @@ def test_a_run_without_a_socket_takes_no_slices(said: str | None, monkeypatch: p
     if said is not None:
         monkeypatch.setenv("CNN_BENCH_TIME_SLICES", said)
     assert interleaved_steps.inherited() is None
-    with interleaved_steps.taken(config_of().can_interleave, STEP_TIMEOUT) as own:
+    with interleaved_steps.taken(True, STEP_TIMEOUT) as own:
         assert own is None
 
 
@@ -183,10 +176,8 @@ def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[TimeSlices]:
 
 
 def test_a_run_that_cannot_pause_leaves_the_other_alone(peer: TimeSlices) -> None:
-    assert interleaved_steps.inherited() is not None and config_of().can_interleave
-    never_pauses = config_of("--num_gpus=2", "--cross_replica_sync=false")
-    assert not never_pauses.can_interleave
-    with interleaved_steps.taken(never_pauses.can_interleave, STEP_TIMEOUT) as mine:
+    assert interleaved_steps.inherited() is not None
+    with interleaved_steps.taken(False, STEP_TIMEOUT) as mine:
         assert mine is None
         peer.begin(10, 0.01)  # would wait for ever
     assert peer.steps_per_slice is None
@@ -206,16 +197,13 @@ def test_a_run_that_cannot_pause_leaves_the_other_alone(peer: TimeSlices) -> Non
     ],
 )
 def test_which_runs_pause_between_steps(words: str, pauses: bool) -> None:
-    assert config_of(*words.split()).can_interleave == pauses
+    assert resolve("--model=trivial", "--device=cpu", *words.split(), gpus=1).can_interleave == pauses
 
 
 def test_a_failure_does_not_wait_for_the_other(peer: TimeSlices) -> None:
     thread = threading.Thread(target=peer.begin, args=(10, 0.01))
     thread.start()
-    with (
-        pytest.raises(ValueError, match="broken"),
-        interleaved_steps.taken(config_of().can_interleave, STEP_TIMEOUT) as mine,
-    ):
+    with pytest.raises(ValueError, match="broken"), interleaved_steps.taken(True, STEP_TIMEOUT) as mine:
         assert mine is not None
         mine.begin(10, 0.01)
         raise ValueError("broken")

@@ -14,22 +14,17 @@ import pytest
 from benchmarks.errors import UsageError
 from benchmarks.machine.provenance import is_recorded
 from benchmarks.process import tensorflow_setup
-from benchmarks.process.tensorflow_setup import Devices, Runtime
+from benchmarks.process.tensorflow_setup import Runtime
 
 
-@pytest.mark.parametrize("device", ["cpu", "gpu"])
 @pytest.mark.parametrize(("given", "is_replaced"), [(None, False), ("1", False), ("TRUE", False), ("0", True)])
 def test_steps_are_always_awaited(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    given: str | None,
-    is_replaced: bool,
-    device: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: str | None, is_replaced: bool
 ) -> None:
     environment = {} if given is None else {"TF_SYNC_ON_FINISH": given}
     monkeypatch.setattr(os, "environ", environment)
     monkeypatch.setattr(tensorflow_setup.sys, "modules", {})
-    tensorflow_setup.prepare(Runtime(devices=Devices(device=device)))
+    tensorflow_setup.prepare(Runtime())
     assert environment["TF_SYNC_ON_FINISH"] == "1"
     assert ("TF_SYNC_ON_FINISH=0 is replaced by 1: " in capsys.readouterr().err) == is_replaced
     assert is_recorded("TF_SYNC_ON_FINISH")

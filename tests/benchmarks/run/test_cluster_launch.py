@@ -42,19 +42,29 @@ def no_record(cluster: Cluster) -> list[Any]:
 
 
 @pytest.fixture
-def cluster_that(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Has the next cluster end in a certain way, after records of certain workers were saved."""
-    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+def clusters_that(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Has the next clusters end in certain ways, after records of certain workers were saved.
 
-    def set_up(ends: Outcome, records_of: Callable[[Cluster], list[Any]] = no_record) -> None:
+    Returns the words of their leaders, in a list that grows as they are started.
+    """
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    for name in ("_PAUSE_SECONDS", "_PAUSE_OVER_SSH_SECONDS"):
+        monkeypatch.setattr(cluster_launch, name, 0)
+
+    def set_up(*ends: Outcome, records_of: Callable[[Cluster], list[Any]] = no_record) -> list[str]:
+        started: list[str] = []
+
         def run(
             cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path, variables: Mapping[str, str]
         ) -> Outcome:
+            assert bool(variables) == cluster.local, "what others used before, as tasks here load the host themselves"
+            started.append(" ".join(words[cluster.leader]))
             configs = ({"model": "trivial", "cluster": value} for value in records_of(cluster))
             Store(logs.parent).append(*(make_record(config=config) for config in configs))
-            return ends
+            return ends[len(started) - 1]
 
         monkeypatch.setattr(cluster_launch, "launch", run)
+        return started
 
     return set_up
 
@@ -86,7 +96,7 @@ def records_of_others(cluster: Cluster) -> list[Any]:
     ],
 )
 def test_a_row_says_so_if_the_leader_has_left_none(
-    cluster_that: Callable[..., None],
+    clusters_that: Callable[..., list[str]],
     run_bench: RunBench,
     records: Records,
     monkeypatch: pytest.MonkeyPatch,
@@ -98,7 +108,7 @@ def test_a_row_says_so_if_the_leader_has_left_none(
 ) -> None:
     looks = iter([0.5])  # at what others use, once, before the cluster starts
     monkeypatch.setattr(contention, "used_before_run", lambda: next(looks))
-    cluster_that(ends, left)
+    clusters_that(ends, records_of=left)
     assert run_bench(*flags, *FLAGS).status == status
     assert [record["reason"] for record in records() if record["status"] == Status.CRASH] == (
         [f"The leader of the cluster, worker 0, {reason}"] if reason else []
@@ -119,18 +129,18 @@ def test_a_launcher_that_is_terminated_says_so_by_its_status(
 
 
 def test_a_verb_without_a_record_gets_none(
-    cluster_that: Callable[..., None], run_bench: RunBench, records: Records
+    clusters_that: Callable[..., list[str]], run_bench: RunBench, records: Records
 ) -> None:
-    cluster_that(KILLED)
+    clusters_that(KILLED)
     assert run_bench("verify", *LOCAL, "--device=cpu", "--num_gpus=1").status == 6
     assert records() == []
 
 
 @pytest.mark.parametrize("words", [("--num_gpus=8",), ("--num_gpus=2", "--gpus=6,7"), ("--all_reduce_spec=nccl",)])
 def test_hosts_may_have_gpus_that_the_host_of_the_command_lacks(
-    cluster_that: Callable[..., None], run_bench: RunBench, words: tuple[str, ...]
+    clusters_that: Callable[..., list[str]], run_bench: RunBench, words: tuple[str, ...]
 ) -> None:
-    cluster_that(FAILED)
+    clusters_that(FAILED)
     flags = ("--model=resnet50", "--variable_update=collective_all_reduce", "--output_dir=out")
     assert run_bench(*HOSTS, *flags, *words).status == FAILED.status, "the tasks were started"
     assert run_bench(*LOCAL, *flags, *words).status == ExitStatus.USAGE, "here they cannot run"
@@ -147,7 +157,7 @@ def test_without_ssh_there_is_a_sentence(run_bench: RunBench, monkeypatch: pytes
     ("verb", "flags"), [("run", FLAGS), ("verify", ("--device=cpu",)), ("doctor", ("--device=cpu",))]
 )
 def test_the_network_is_entered_unless_the_user_declines(
-    cluster_that: Callable[..., None],
+    clusters_that: Callable[..., list[str]],
     run_bench: RunBench,
     monkeypatch: pytest.MonkeyPatch,
     verb: str,
@@ -155,7 +165,7 @@ def test_the_network_is_entered_unless_the_user_declines(
 ) -> None:
     """Every verb that starts a local cluster; a process that has been moved neither moves nor warns again."""
 
-    cluster_that(Outcome(ExitStatus.OK, True, []), own_record)
+    clusters_that(ENDED_WELL, ENDED_WELL, records_of=own_record)
     command = (verb, LOCAL[0], *flags)
     assert "the command replaces its process" in run_bench(*command).stderr
     declined = run_bench(*command, "--noprivate_network")
@@ -182,27 +192,14 @@ def test_the_network_is_entered_unless_the_user_declines(
     ],
 )
 def test_a_cluster_is_started_again_only_after_a_task_was_lost(
+    clusters_that: Callable[..., list[str]],
     run_bench: RunBench,
-    monkeypatch: pytest.MonkeyPatch,
     ends: list[Outcome],
     flags: tuple[str, ...],
     attempts: int,
     status: ExitStatus,
 ) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(cluster_launch, "_PAUSE_SECONDS", 0)
-    monkeypatch.setattr(cluster_launch, "_PAUSE_OVER_SSH_SECONDS", 0)
-    started = []
-
-    def run(cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path, variables: Mapping[str, str]) -> Outcome:
-        assert bool(variables) == cluster.local, "what others used before, as tasks here load the host themselves"
-        started.append(" ".join(words[cluster.leader]))
-        ended = ends[len(started) - 1]
-        if ended.status == ExitStatus.OK:
-            Store(logs.parent).append(*(make_record(config={"cluster": value}) for value in own_record(cluster)))
-        return ended
-
-    monkeypatch.setattr(cluster_launch, "launch", run)
+    started = clusters_that(*ends, records_of=own_record)
     done = run_bench(*flags, *FLAGS, "--train_dir=train", "--max_restarts=2")
     assert (done.status, len(started)) == (status, attempts)
     assert [words.count("worker 0 ended by signal 9 (Killed)") for words in started] == list(range(attempts))
