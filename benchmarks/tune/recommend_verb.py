@@ -37,6 +37,7 @@ from benchmarks.tune.search import (
     unrun,
 )
 from results import store, text
+from results.record import strict
 from results.text import counted
 
 # For these flags, `auto` asks to vary them; for other flags it is a value.
@@ -93,7 +94,8 @@ def _print(plan: RecommendPlan, answer: Answer) -> None:
     by_topology = _by_topology(plan.usual.devices)
     flagfile = _write_flagfile(plan.output_dir, answer.arguments) if answer.is_complete and answer.best else None
     if plan.output_format == "json":
-        say(json.dumps({**answer.to_dict(), "by_topology": by_topology, "flagfile": flagfile}))
+        found = {"command": command_line(answer.arguments), **dataclasses.asdict(answer)}
+        say(json.dumps(strict({**found, "by_topology": by_topology, "flagfile": flagfile})))
         return
     for table in answer.tables:
         say(*_table_lines(table), "")

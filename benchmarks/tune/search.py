@@ -21,7 +21,7 @@ from benchmarks.sweep.progress import estimate_seconds
 from benchmarks.tune.halving import NOT_RUN, Candidate, Halving, Outcome, Row, runs_needed
 from benchmarks.tune.search_stages import MANAGERS, SearchStage, Texts, cells
 from results.quality import warnings_of_others
-from results.record import Record, Status, strict
+from results.record import Record, Status
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
 from results.text import counted, one_line, rounded
 
@@ -99,10 +99,6 @@ class Answer:
     seconds: float
     is_complete: bool
     results: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the answer as a JSON object, with the command of the best run."""
-        return dict(strict({"command": command_line(self.arguments), **dataclasses.asdict(self)}))
 
 
 def unrun(choice: Texts, cell: Cell) -> Row:

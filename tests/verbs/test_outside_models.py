@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -19,6 +20,8 @@ from benchmarks.config.outside_models import Facts
 from benchmarks.errors import UsageError
 from benchmarks.explain import data_flow, probed_model
 from benchmarks.measure.run_log import RunLog
+from benchmarks.process import apart
+from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.training import computing
 from models import building, outside_functions, specs
 from models.outside_code import UnusableModelError
@@ -344,13 +347,23 @@ def test_a_function_goes_with_managers_and_options(
     assert np.isfinite(log.measured.losses).all()
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("in_this_process")
-def test_a_process_that_trains_again_in_fp32_knows_the_model(
+def test_tf32_is_checked_in_a_process_that_computes_in_fp32_and_knows_the_model(
     train_here: TrainHere, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(computing, "has_instructions", lambda *_: True)
+    monkeypatch.setattr(computing, "onednn_mode", lambda *_: None)
+    modes, call = [], apart.call
+
+    def noted(runtime: Runtime, *rest: Any) -> Any:
+        modes.append(runtime.fpmath)
+        return call(runtime, *rest)
+
+    monkeypatch.setattr(apart, "call", noted)
     log = train_here(*ON_CPU, f"--model={own}:digits", "--precision=tf32", "--check_precision")
-    assert np.isfinite(log.measurement().fp32_losses).all()
+    assert modes == ["STRICT"]
+    assert log.measurement().fp32_losses == pytest.approx(log.measured.losses, rel=0.05)
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras, when it saves
