@@ -22,7 +22,7 @@ from benchmarks.devices import options
 from benchmarks.devices.start_tensorflow import start
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.machine import hardware
-from benchmarks.option import Flag, Groups
+from benchmarks.option import Flag, Groups, only
 from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.watchdog import Watchdog, watched
 from benchmarks.run import cluster_launch
@@ -226,7 +226,7 @@ VERIFY_FLAGS: Groups = {
             default="out",
             path="directory",
         ),
-        Flag("output_format", str, "format of the result on stdout", ("text", "json"), default="text"),
+        *only(RUN_FLAGS["Output"], "output_format"),
     ),
 }
 VERB = Verb(

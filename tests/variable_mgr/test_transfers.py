@@ -21,7 +21,6 @@ from variable_mgr.transfers import (
     DEVICE,
     HOST,
     Transfer,
-    between_divided_layers,
     busiest_server,
     by_kind,
     by_link,
@@ -196,16 +195,3 @@ def test_one_process_sends_nothing_to_others() -> None:
     place = Place(("/cpu:0", "/cpu:1"), "/cpu:0")
     made = factory.make("replicated", place, shared_devices=("/cpu:0",), modifiers=Modifiers())
     assert not by_link(made.transfers(VARIABLES))
-
-
-@pytest.mark.parametrize("features_are_images", [False, True])
-def test_images_need_no_gradient(features_are_images: bool) -> None:
-    """Two towers with 4 images each send 784 features, 100 hidden units and 10 logits to each other."""
-    sent = between_divided_layers(
-        2, batch_per_tower=4, features=784, outputs=(100, 10), features_are_images=features_are_images
-    )
-    forward = 4 * (8 * 784 + 8 * 100 + 4 * 10)
-    backward = forward - 4 * 8 * 784 * features_are_images
-    assert sent == [
-        Transfer(DEVICE, DEVICE, forward + backward, 2 * 3 + 2 * (2 if features_are_images else 3), "activation")
-    ]

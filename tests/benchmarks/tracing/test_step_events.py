@@ -128,7 +128,7 @@ def test_the_table_adds_by_type_and_divides_by_steps() -> None:
 
 def test_a_device_is_idle_while_none_of_its_computations_lasts() -> None:
     """Device a computes from 10 to 30, one at a time and two at once, and b from 25 to 60; a step is all of it."""
-    spans = {"a": ((10, 12), (12, 20), (14, 30)), "b": ((25, 26), (26, 60))}
+    spans = {"a": ((10, 12), (12, 20), (14, 16), (18, 30)), "b": ((25, 26), (26, 60))}
     happened = [
         Event(device, "compute", "MatMul", "", begin, end - begin) for device in spans for begin, end in spans[device]
     ]
