@@ -96,6 +96,7 @@ def test_fewer_than_two_rounds_decide_nothing() -> None:
     assert none.verdict is one.verdict is Verdict.INCONCLUSIVE
     assert none.smallest_drop is one.smallest_drop is none.change is None
     assert one.change.value == math.expm1(-0.2) and not one.change.is_known
+    assert none.reason == one.reason == "Fewer than two repeats of both sides decide nothing. Run at least 5."
 
 
 @given(log_ratios, thresholds, st.data())
