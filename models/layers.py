@@ -56,12 +56,6 @@ class FusedBatchNorm(keras.layers.BatchNormalization):
             self.moving_variance.assign(variance)
         return outputs
 
-    def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments; the axis follows from the data format."""
-        config = super().get_config() | {"data_format": self.data_format}
-        config.pop("axis")
-        return config
-
 
 class SeparateBatchNorm(FusedBatchNorm):
     """The same in separate operations: mean, variance, normalisation, and the moving averages; all in float32."""

@@ -7,12 +7,14 @@ import importlib
 import importlib.util
 import inspect
 import os
+import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
 from models.outside_code import UnusableModelError, contained
 
@@ -29,7 +31,7 @@ def load(reference: str) -> Callable[..., Any]:
     is_file = place.endswith(".py")
     directories = [str(Path(place).resolve().parent)] if is_file else []
     sys.path += [directory for directory in (*directories, os.getcwd()) if directory not in sys.path]
-    with contained(), kept_precision():
+    with contained(), kept_precision(), _kept_seeds():
         module = _load_file(Path(place).resolve()) if is_file else importlib.import_module(place)
     function = getattr(module, name, None)
     if not callable(function) or isinstance(function, keras.Layer):
@@ -65,6 +67,17 @@ def _load_file(path: Path) -> Any:
                 ) from error
             raise
     return sys.modules[name]
+
+
+@contextlib.contextmanager
+def _kept_seeds() -> Iterator[None]:
+    """Restores the generators from which Keras draws seeds: a file that builds a model is imported once per process."""
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
 
 
 @contextlib.contextmanager

@@ -17,9 +17,10 @@ from models.from_keras import InFloat32, cloning
 from models.layers import KERAS_FORMATS, FusedBatchNorm, LocalResponseNorm, Normalization, Pool
 from models.outside_code import UnusableModelError
 
-# Each is directly a subclass of Keras' layer.
+# What Keras' layers, of which they are subclasses, compute as well.
 _DERIVED = (
     DepthwiseConvolution,
+    FusedBatchNorm,
     GroupedConvolution,
     Normalization,
     PixelwiseProduct,
@@ -49,12 +50,10 @@ def _plain(layer: Any) -> Any:
         kind = keras.layers.MaxPooling2D if layer.kind == "max" else keras.layers.AveragePooling2D
         return kind(layer.size, layer.stride, layer.padding, KERAS_FORMATS[layer.data_format], name=layer.name)
     try:
-        config = _without_seeds(layer.get_config())
-        if isinstance(layer, FusedBatchNorm):
-            axis = 1 if config.pop("data_format") == "NCHW" else -1
-            return keras.layers.BatchNormalization.from_config(config | {"axis": axis})
-        keras_class: Any = type(layer).__base__ if isinstance(layer, _DERIVED) else type(layer)
-        return keras_class.from_config(config)
+        keras_class: Any = type(layer)
+        while issubclass(keras_class, _DERIVED):
+            keras_class = keras_class.__base__
+        return keras_class.from_config(_without_seeds(layer.get_config()))
     except (NotImplementedError, TypeError, ValueError) as error:
         raise UnusableModelError(
             f"its layer '{layer.name}' cannot be saved: its class needs a get_config() that returns all arguments of "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from variable_mgr.place import Place, balance_by_bytes
@@ -106,24 +106,6 @@ def busiest_server(links: Mapping[str, int]) -> int | None:
             if end.startswith("ps "):
                 of_server[end] += size
     return max(of_server.values(), default=None)
-
-
-def between_divided_layers(
-    towers: int, *, batch_per_tower: int, features: int, outputs: Sequence[int], features_are_images: bool = False
-) -> list[Transfer]:
-    """Returns what all towers together send in a step if each computes some columns of the dense layers for all images.
-
-    Each tower sends its features and then its columns of each layer, for all images, to all others. Of the logits it
-    sends only those of the other tower's own images. Backward it sends as much, unless `features_are_images`:
-    nothing before the first layer is then trained, so the features need no gradient. `features` is the width of the
-    input of the first layer, and `outputs` are the widths of the layers.
-    """
-    images = towers * batch_per_tower
-    *hidden, logits = outputs
-    ways = 1 if features_are_images else 2
-    elements = ways * images * features + 2 * (images * sum(hidden) + batch_per_tower * logits)
-    number = towers * (towers - 1) * (ways + 2 * len(outputs))
-    return [Transfer(DEVICE, DEVICE, FLOAT32_BYTES * (towers - 1) * elements, number, "activation")]
 
 
 def over_servers(

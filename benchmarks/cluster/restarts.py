@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
 
 import msgspec
 
@@ -26,9 +25,9 @@ class Attempts:
     run: str = ""
     failures: tuple[str, ...] = ()
 
-    def handed_over(self, command: Sequence[str]) -> list[str]:
-        """Returns the words of a task that knows of them, on any host."""
-        return ["/usr/bin/env", f"{_VARIABLE}={json.dumps(dataclasses.asdict(self))}", *command]
+    def handed_over(self) -> dict[str, str]:
+        """Returns the environment variables by which tasks know of them."""
+        return {_VARIABLE: json.dumps(dataclasses.asdict(self))}
 
 
 def inherited() -> Attempts:

@@ -14,9 +14,10 @@ from variable_mgr import factory
 from variable_mgr.manager import VariableManager
 from variable_mgr.place import Place
 from variable_mgr.transfers import (
+    DEVICE,
+    FLOAT32_BYTES,
     NETWORK,
     Transfer,
-    between_divided_layers,
     busiest_server,
     by_kind,
     by_link,
@@ -26,14 +27,19 @@ from variable_mgr.transfers import (
 
 
 def sent_by_divided_layers(split: SplitModel, towers: int, batch_per_device: int) -> list[Transfer]:
-    """Returns what all towers together send in a step if the dense layers that end a model are divided over them."""
-    return between_divided_layers(
-        towers,
-        batch_per_tower=batch_per_device,
-        features=split.features,
-        outputs=[layer.outputs for layer in split.tail if layer.outputs],
-        features_are_images={v.name for v in split.variables if v.kind == "weight"} <= split.divided,
-    )
+    """Returns what all towers together send in a step if each computes some columns of the dense layers for all images.
+
+    Each tower sends its features and then its columns of each layer, for all images, to all others. Of the logits it
+    sends only those of the other tower's own images. Backward it sends as much, unless the features are images:
+    nothing before the first layer is then trained, so they need no gradient.
+    """
+    trained = {variable.name for variable in split.variables if variable.kind == "weight"}
+    ways = 1 if trained <= split.divided else 2
+    images = towers * batch_per_device
+    *hidden, logits = (layer.outputs for layer in split.tail if layer.outputs)
+    elements = ways * images * split.features + 2 * (images * sum(hidden) + batch_per_device * logits)
+    number = towers * (towers - 1) * (ways + 2 * (len(hidden) + 1))
+    return [Transfer(DEVICE, DEVICE, FLOAT32_BYTES * (towers - 1) * elements, number, "activation")]
 
 
 def manager_on_real_devices(devices: Devices, variables: Variables) -> VariableManager:

@@ -106,8 +106,8 @@ def launch_cluster(
         before = store.size_bytes()
         started = launch_plan.with_free_ports(cluster) if cluster.local else cluster
         gpus = _gpus_of_tasks(started, config.devices)
-        variables = contention.handed_over(used) if cluster.local else {}
-        outcome = launch(started, words_of_tasks(started, command, gpus, attempts), logs, variables)
+        variables = attempts.handed_over() | (contention.handed_over(used) if cluster.local else {})
+        outcome = launch(started, words_of_tasks(started, command, gpus, variables), logs)
         status = outcome.status
         # The leader of another host may have saved its record there.
         reported_elsewhere = outcome.leader_reported and not cluster.local
@@ -168,20 +168,22 @@ def _run_and_send(output: Output, command: Sequence[str]) -> ExitStatus:
 
 
 def words_of_tasks(
-    cluster: Cluster, command: Sequence[str], gpus: Mapping[Task, str], attempts: Attempts
+    cluster: Cluster, command: Sequence[str], gpus: Mapping[Task, str], variables: Mapping[str, str]
 ) -> dict[Task, list[str]]:
     """Returns program and arguments of each task, which ssh runs unless the cluster is local.
 
-    The role of the task follows the words of the user. `gpus` are those of each worker, as `--gpus` has them, if any.
+    The role of the task follows the words of the user. `gpus` are those of each worker, as `--gpus` has them, if any;
+    `variables` are those of the environment on any host, besides its own.
     """
-    program = [sys.executable, str(subprocesses.RUN_BENCH), *command]
+    environment = ["/usr/bin/env", *(f"{name}={value}" for name, value in variables.items())]
+    program = [*environment, sys.executable, str(subprocesses.RUN_BENCH), *command]
     hosts = [f"--worker_hosts={','.join(cluster.workers)}"]
     hosts += [f"--ps_hosts={','.join(cluster.ps)}"] if cluster.ps else []
     words = {}
     for task in cluster.tasks:
         its_gpus = [f"--gpus={gpus[task]}"] if task in gpus else []
         role = [f"--job_name={task.job}", f"--task_index={task.index}", *hosts, *its_gpus]
-        here = attempts.handed_over([*program, *role])
+        here = [*program, *role]
         words[task] = here if cluster.local else launch_plan.over_ssh(task, cluster, here)
     return words
 
@@ -224,9 +226,7 @@ def command_of_user(command: Sequence[str], values: Mapping[str, Any]) -> list[s
     return words[: roles[-1]] if roles and (values["local_cluster"] or values["hosts"]) else words
 
 
-def launch(
-    cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path, variables: Mapping[str, str] | None = None
-) -> Outcome:
+def launch(cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path) -> Outcome:
     """Runs all tasks of a cluster to their end.
 
     The leader's output is ours; each other task writes a log. When one fails, the others get time to notice and to
@@ -236,7 +236,6 @@ def launch(
         cluster: its tasks and their addresses.
         words: program and arguments of each task; those of ssh, unless the cluster is local.
         logs: the directory of the logs.
-        variables: of the environment of each process, besides ours.
 
     Raises:
         ClusterError: a task cannot be started.
@@ -254,7 +253,6 @@ def launch(
                     stdout=files.get(task),
                     stderr=files.get(task),
                     stdin=subprocess.PIPE,
-                    variables=variables or {},
                     ends_in_order=task == cluster.leader,
                     signals_by_stdin=not cluster.local,
                     patience=functools.partial(_patience, cluster, task),

@@ -53,34 +53,25 @@ def _values(model: building.Model, gain: float = 2.0) -> list[np.ndarray]:
     return [references.random_value(variable, random, gain) for variable in model.variables]
 
 
-def _theirs(name: str, size: int) -> building.Model:
-    """Builds the model as its own code does, with the names that it has in a new process."""
-
-    def built() -> building.Model:
-        with building.stateless_building(seed=0):
-            return building.adapt(from_keras.keras_model(name, CLASSES, (size, size, 3)))
-
-    return building._with_names_of_its_own(built)
-
-
 def _both_outputs(name: str, size: int, images_factor: float = 1.0, gain: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
     """Returns our logits, and what the model's own code computes with the same values from images times a factor."""
-    ours, theirs, images = _build(name, size), _theirs(name, size), references.images(size)
-    by_name = dict(zip((variable.name for variable in ours.variables), _values(ours, gain), strict=True))
-    found = ours.call([tf.constant(value) for value in by_name.values()], tf.constant(images), training=False)[0]
-    same = {variable.name for variable in theirs.variables} & set(by_name)
-    others = (value for name, value in by_name.items() if name not in same and not name.startswith("seed"))
-    values = []
+    ours, images = _build(name, size), references.images(size)
+    with building.stateless_building(seed=0):
+        theirs = building.adapt(from_keras.keras_model(name, CLASSES, (size, size, 3)))
+    drawn = _values(ours, gain)
+    found = ours.call([tf.constant(value) for value in drawn], tf.constant(images), training=False)[0]
+    pairs = zip(ours.variables, drawn, strict=True)
+    following, values = iter([value for variable, value in pairs if variable.kind != "tower_state"]), []
     for variable in theirs.variables:
         if variable.kind == "tower_state":
             value = np.zeros(variable.shape)
         elif variable.name.startswith("normalization"):  # left out by us
             value = np.full(variable.shape, float(variable.name.endswith("variance")))
         else:
-            value = by_name[variable.name] if variable.name in same else next(others)
+            value = next(following)
         assert value.shape == variable.shape, variable.name
         values.append(tf.constant(value, variable.dtype))
-    assert not list(others)
+    assert not list(following)
     wanted = theirs.call(values, tf.constant(images * images_factor), training=False)[0]
     return found.numpy(), wanted.numpy()
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.machine.hardware import gpu_inventory
-from tests.support.commands import USER_ENVIRONMENT, Records, RunBench
+from tests.support.commands import USER_ENVIRONMENT, Records, RunBench, losses_of
 from variable_mgr.catalog import IN_ONE_PROCESS
 
 COUNT = len(gpu_inventory(USER_ENVIRONMENT).gpus)
@@ -78,8 +78,7 @@ def test_losses_are_those_of_a_cpu(run_process: RunBench, records: Records, mode
     same = (f"--model={model}", "--batch_size=8", "--num_batches=10", "--num_warmup_batches=3", "--data_format=NHWC")
     assert run_process("--device=cpu", *same).status == 0
     run_process("--num_gpus=1", *same, *flags).succeeded()
-    measured = [record["measurement"] for record in records()]
-    on_cpu, on_gpu = (each["warmup_losses"] + each["losses"] for each in measured)
+    on_cpu, on_gpu = map(losses_of, records())
     np.testing.assert_allclose(on_gpu, on_cpu, rtol=0.03)
 
 

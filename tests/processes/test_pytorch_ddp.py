@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from tests.support.clusters import SMALL, StartCluster, local
-from tests.support.commands import Records, RunBench
+from tests.support.commands import Records, RunBench, losses_of
 
 pytest.importorskip("torch")
 SECONDS = 60.0
@@ -19,10 +19,10 @@ def test_losses_are_those_of_collective_all_reduce(run_process: RunBench, record
     flags = ("--device=cpu", "--model=alexnet_cifar10", "--batch_size=4", "--num_warmup_batches=1", "--num_batches=4")
     for loop in ("collective_all_reduce", "pytorch_ddp"):
         run_process(*flags, *local("worker:2"), f"--variable_update={loop}").succeeded()
-    ours, theirs = (record["measurement"] for record in records())
-    losses = [[*each["warmup_losses"], *each["losses"]] for each in (ours, theirs)]
-    assert len(set(losses[0])) == 5
-    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+    ours, theirs = records()
+    assert len(set(losses_of(ours))) == 5
+    assert losses_of(theirs) == pytest.approx(losses_of(ours), rel=1e-3)
+    theirs = theirs["measurement"]
     assert theirs["replica_drift"] == 0.0
     assert theirs["images_per_step"] == 8 and len(theirs["worker_step_seconds"]) == 2
 

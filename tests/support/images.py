@@ -14,7 +14,7 @@ import tensorflow as tf
 from benchmarks.data.options import InputOptions
 from benchmarks.data.pipeline import input_pipeline, input_stages, photo_decoding
 from benchmarks.data.pipeline.tower_input import InputSpec
-from benchmarks.data.sources import tfrecord
+from benchmarks.data.sources import imagenet_files, tfrecord
 from benchmarks.data.sources.bad_records import Skipping
 from benchmarks.data.sources.data_sets import DATA_SETS
 from benchmarks.data.sources.imagenet_files import INCEPTION, encoded_of, features_of, label_of
@@ -28,6 +28,11 @@ def spec(**changes: Any) -> InputSpec:
 
 
 USUAL = InputOptions()
+
+
+def find(directory: Path, split: str = "train") -> Any:
+    """Returns the photos in a directory, as a run finds them."""
+    return imagenet_files.find_imagenet(str(directory), split)
 
 
 def take(dataset: Callable[[], tf.data.Dataset], count: int) -> list[Any]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +10,8 @@ from hypothesis import strategies as st
 from benchmarks.config.variable_update import Variables
 from benchmarks.graph.sent_bytes import manager_on_real_devices
 from benchmarks.process.tensorflow_setup import Devices
+from models.building import ModelVariable, VariableKind
+from tests.support.steps import variable
 from variable_mgr import factory
 from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.manager import VariableManager
@@ -21,7 +22,6 @@ from variable_mgr.transfers import (
     DEVICE,
     HOST,
     Transfer,
-    between_divided_layers,
     busiest_server,
     by_kind,
     by_link,
@@ -32,25 +32,20 @@ from variable_mgr.transfers import (
 WORKERS = 3
 
 
-@dataclasses.dataclass(frozen=True)
-class _Variable:
-    """A variable of which only the size matters; all are float32."""
-
-    kind: str
-    shape: tuple[int, ...]
-    name: str = "layer/kernel"
+def _variable(kind: VariableKind, *shape: int) -> ModelVariable:
+    return variable("layer/kernel", np.zeros(shape, np.float32), kind)
 
 
 WEIGHTS = [
-    _Variable("weight", (1000,)),
-    _Variable("weight", (24,)),  # with the first 4096 bytes
-    _Variable("statistic", (7,)),
+    _variable("weight", 1000),
+    _variable("weight", 24),  # with the first 4096 bytes
+    _variable("statistic", 7),
 ]
 VARIABLES = [
-    _Variable("weight", (10, 10)),  # 400 bytes, to ps 0
-    _Variable("weight", (20,)),  # 80 bytes, to ps 1
-    _Variable("statistic", (3,)),  # 12 bytes, to ps 1
-    _Variable("tower_state", (7,)),
+    _variable("weight", 10, 10),  # 400 bytes, to ps 0
+    _variable("weight", 20),  # 80 bytes, to ps 1
+    _variable("statistic", 3),  # 12 bytes, to ps 1
+    _variable("tower_state", 7),
 ]
 
 
@@ -196,16 +191,3 @@ def test_one_process_sends_nothing_to_others() -> None:
     place = Place(("/cpu:0", "/cpu:1"), "/cpu:0")
     made = factory.make("replicated", place, shared_devices=("/cpu:0",), modifiers=Modifiers())
     assert not by_link(made.transfers(VARIABLES))
-
-
-@pytest.mark.parametrize("features_are_images", [False, True])
-def test_images_need_no_gradient(features_are_images: bool) -> None:
-    """Two towers with 4 images each send 784 features, 100 hidden units and 10 logits to each other."""
-    sent = between_divided_layers(
-        2, batch_per_tower=4, features=784, outputs=(100, 10), features_are_images=features_are_images
-    )
-    forward = 4 * (8 * 784 + 8 * 100 + 4 * 10)
-    backward = forward - 4 * 8 * 784 * features_are_images
-    assert sent == [
-        Transfer(DEVICE, DEVICE, forward + backward, 2 * 3 + 2 * (2 if features_are_images else 3), "activation")
-    ]

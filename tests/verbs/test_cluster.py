@@ -63,12 +63,8 @@ def test_tf_config_and_slurm_need_not_name_the_own_task(run_bench: RunBench, mon
         monkeypatch.setenv(f"SLURM_{name}", value)
     spec = "ps|n1:50001,worker|n1:50000;n2:50000;n2:50001"
     assert f"\n--cluster_spec='{spec}'\n" in run_bench(*SHOW, "--cluster=slurm", "--num_ps=1").stdout
-    refused = run_bench("--cluster=slurm", "--num_ps=1")
-    assert refused.status == 2 and "--cluster=slurm needs SLURM_PROCID in the environment" in refused.stderr
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"chief": ["c:1"], "worker": ["a:1"]}}))
     assert "\n--cluster_spec='worker|c:1;a:1'\n" in run_bench(*SHOW).stdout
-    refused = run_bench("--device=cpu")
-    assert refused.status == 2 and "TF_CONFIG has type '' for this process's task" in refused.stderr
 
 
 def test_a_machine_is_described_whatever_the_environment_says_of_a_cluster(

@@ -19,7 +19,7 @@ from models import building, specs
 from results import summary
 from results.report import ranking
 from results.summary import summarize
-from tests.support.commands import Records, RunBench
+from tests.support.commands import Records, RunBench, losses_of
 from tests.support.records import fake_run
 from tests.support.settings import resolve
 from variable_mgr.catalog import PYTORCH_LOOPS, REFERENCE_LOOPS
@@ -55,8 +55,7 @@ def test_losses_are_those_of_replicated(
         assert record["placement"]["variable_bytes_per_device"] == {
             f"/device:CPU:{i}": 4 * weights for i in range(num_devices)
         }
-    measured = [record["measurement"] for record in records()]
-    ours, *others = ([*each["warmup_losses"], *each["losses"]] for each in measured)
+    ours, *others = map(losses_of, records())
     assert len(set(ours)) == 5, "it must train, or agreeing would say nothing"
     for loop, losses in zip(LOOPS, others, strict=True):
         assert losses == pytest.approx(ours, rel=1e-3), loop

@@ -5,22 +5,23 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from benchmarks.cli.main import dispatch
+from benchmarks.cluster.member import Alone
 from benchmarks.config.config import Config
+from benchmarks.measure.display import Display
 from benchmarks.measure.run_log import RunLog
-from benchmarks.process import apart
-from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.measure.timing import Phase
 from benchmarks.run import train
-from benchmarks.training import computing
+from benchmarks.training.computing import Computing
 from models import specs
 from tests.support import models
 from tests.support.clusters import local
 from tests.support.commands import Records, RunBench
 from tests.support.rotation import rotating
+from tests.support.settings import resolve
 from variable_mgr.catalog import IN_ONE_PROCESS
 
 TrainHere = Callable[..., RunLog]
@@ -82,38 +83,20 @@ def test_batch_normalisation_in_separate_operations_changes_no_loss(train_here: 
     assert separate == pytest.approx(fused, rel=1e-3)
 
 
-@pytest.mark.slow
-@pytest.mark.process
-def test_tf32_is_checked_in_a_process_that_computes_in_fp32(
-    train_here: TrainHere, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(computing, "has_instructions", lambda *_: True)
-    monkeypatch.setattr(computing, "onednn_mode", lambda *_: None)
-    modes, call = [], apart.call
-
-    def noted(runtime: Runtime, *rest: Any) -> Any:
-        modes.append(runtime.fpmath)
-        return call(runtime, *rest)
-
-    monkeypatch.setattr(apart, "call", noted)
-    log = train_here(*SMALL, "--precision=tf32", "--check_precision")
-    assert modes == ["STRICT"]
-    assert log.measurement().fp32_losses == pytest.approx(log.measured.losses, rel=0.05)
-
-
-def test_the_check_is_of_xla_too(train_here: TrainHere, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_is_of_xla_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """If XLA computes wrong gradients, it does so in every precision."""
-    checked: list[Config] = []
+    checked: list[Computing] = []
 
     def losses(chosen: Config, count: int) -> list[float]:
-        checked.append(chosen)
+        checked.append(chosen.computing)
         return [float(step) for step in range(count)]
 
     monkeypatch.setattr(train, "_losses", losses)
-    log = train_here(*SMALL, "--xla", "--nofused_bn", "--check_precision")
-    before = len(log.first.losses) + len(log.warmup.losses)
-    assert log.numbers.fp32_losses == [float(before + step) for step in range(len(log.measured.losses))]
-    (computing,) = (chosen.computing for chosen in checked)
+    first, warmup, measured = (Phase(losses=[7.0] * steps) for steps in (1, 2, 3))
+    log = RunLog(images_per_step=4, towers=1, first=first, warmup=warmup, measured=measured)
+    train._train_in_fp32(resolve(*SMALL, "--xla", "--nofused_bn", "--check_precision"), log, Display(), Alone())
+    assert log.numbers.fp32_losses == [3.0, 4.0, 5.0]
+    (computing,) = checked
     assert (computing.precision, computing.xla, computing.fused_bn) == ("fp32", "off", True)
 
 

@@ -611,13 +611,6 @@ def test_a_value_that_is_no_number_is_a_text(sweep: Sweep, runs: Runs) -> None:
     assert done.status == ExitStatus.OK and len(runs.started) == 1, done.stderr
 
 
-def test_a_list_that_a_shell_took_apart_is_noted(sweep: Sweep, runs: Runs) -> None:
-    done = sweep("--batch_size=1", "--batch_size=2", "--num_batches=9", "--num_batches=9")  # from --batch_size={1,2}
-    assert runs.started == [2]
-    assert "Of --batch_size, only the last value counts (2), not 1." in done.stderr
-    assert "--num_batches, only" not in done.stderr
-
-
 def test_a_sweep_without_a_valid_run_is_a_failure(sweep: Sweep, runs: Runs) -> None:
     runs.ends[1] = Failure(returncode=2, stderr="run_bench: no such device")
     done = sweep("--batch_size=1")

@@ -235,26 +235,24 @@ def test_a_tf_config_of_one_task_is_one_process(content: Any) -> None:
     assert resolve({"TF_CONFIG": ""}) == (None, ())
 
 
-def test_hosts_of_sagemaker_are_refused_if_there_are_several() -> None:
-    with pytest.raises(UsageError, match=r'SM_HOSTS=\["algo-1","algo-2"\]: each task would measure alone'):
-        resolve({"SM_HOSTS": '["algo-1","algo-2"]'})
+@pytest.mark.parametrize(
+    ("name", "several", "no_others"),
+    [
+        ("SM_HOSTS", '["algo-1","algo-2"]', ('["algo-1"]', '{"hosts":"a"}', "{}", "a", "")),
+        (
+            "CLUSTER_SPEC",
+            '{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222"]}, "task": {"type": "workerpool0"}}',
+            ('{"cluster": {"workerpool0": ["a:2222"]}}',),
+        ),
+        ("KUNGFU_INIT_PEERS", "127.0.0.1:10000,127.0.0.1:10001", ("127.0.0.1:10000",)),
+    ],
+)
+def test_lists_of_tasks_of_other_platforms_are_refused(name: str, several: str, no_others: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match=f"{name}={re.escape(several)}: each task would measure alone"):
+        resolve({name: several})
     with pytest.raises(UsageError, match="rank 0 of 2 .*: add --cluster=mpi"):
-        resolve({"SM_HOSTS": '["algo-1","algo-2"]', "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"})
-    for hosts in ('["algo-1"]', '{"hosts":"a"}', "{}", "a", ""):
-        assert resolve({"SM_HOSTS": hosts}) == (None, ())
-
-
-def test_tasks_that_vertex_ai_names_are_refused() -> None:
-    pools = '{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222"]}, "task": {"type": "workerpool0"}}'
-    with pytest.raises(UsageError, match="CLUSTER_SPEC=.*: each task would measure alone"):
-        resolve({"CLUSTER_SPEC": pools})
-    assert resolve({"CLUSTER_SPEC": '{"cluster": {"workerpool0": ["a:2222"]}}'}) == (None, ())
-
-
-def test_peers_that_kungfu_names_are_refused() -> None:
-    with pytest.raises(UsageError, match="KUNGFU_INIT_PEERS=.*: each task would measure alone"):
-        resolve({"KUNGFU_INIT_PEERS": "127.0.0.1:10000,127.0.0.1:10001"})
-    assert resolve({"KUNGFU_INIT_PEERS": "127.0.0.1:10000"}) == (None, ())
+        resolve({name: several, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"})
+    assert {resolve({name: text}) for text in no_others} == {(None, ())}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import types
+from typing import Any
+
 import keras
 import pytest
 import tensorflow as tf
@@ -17,7 +20,7 @@ from models import building, parts
 from tests.support.settings import resolve
 from tests.support.steps import step_of
 from variable_mgr.place import HOST, Place
-from variable_mgr.transfers import by_kind, total_bytes
+from variable_mgr.transfers import DEVICE, Transfer, by_kind, total_bytes
 
 WIDTHS = (24, 12, 36)  # of 12 inputs, two hidden layers and the logits; 2, 3 and 4 towers divide them without padding
 BATCH = 6
@@ -103,3 +106,18 @@ def _built(chosen: config.Config, whole: building.Model, towers: int) -> Step:
         with tf.device(name):
             inputs.append(TowerInput(tf.ones([BATCH, 12, 1, 1]), tf.zeros([BATCH], tf.int64)))
     return step_of(model, inputs, plan, chosen.variables.variable_update, chosen.variables.modifiers)[0]
+
+
+@pytest.mark.parametrize("trained_before", [set(), {"conv"}])
+def test_images_need_no_gradient(trained_before: set[str]) -> None:
+    """Two towers with 4 images each send 784 features, 100 hidden units and 10 logits to each other."""
+    divided = {"hidden", "logits"}
+    variables = [types.SimpleNamespace(name=name, kind="weight") for name in divided | trained_before]
+    tail = [types.SimpleNamespace(outputs=outputs) for outputs in (100, 0, 10)]
+    split: Any = types.SimpleNamespace(variables=variables, divided=divided, features=784, tail=tail)
+    forward = 4 * (8 * 784 + 8 * 100 + 4 * 10)
+    backward = forward if trained_before else forward - 4 * 8 * 784
+    number = 2 * 3 + 2 * (3 if trained_before else 2)
+    assert sent_bytes.sent_by_divided_layers(split, 2, 4) == [
+        Transfer(DEVICE, DEVICE, forward + backward, number, "activation")
+    ]

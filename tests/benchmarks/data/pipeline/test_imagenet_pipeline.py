@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,10 @@ import tensorflow as tf
 
 from benchmarks.data.options import InputOptions
 from benchmarks.data.pipeline import imagenet_pipeline, photo_decoding
-from benchmarks.data.sources import imagenet_files, tfrecord
+from benchmarks.data.sources import tfrecord
 from benchmarks.data.sources.imagenet_files import Photos
 from tests.support import damage
-from tests.support.images import decoded_photos, take, take_batches, to_folder
+from tests.support.images import decoded_photos, find, take, take_batches, to_folder
 from tests.support.rotation import rotating
 
 _ONE_AHEAD = InputOptions(parallel_calls=1, prefetch_batches=0)
@@ -33,7 +32,7 @@ def _names(source: Photos) -> set[bytes]:
 
 def test_a_fifo_among_photos_never_passes(fake_imagenet: Path, tmp_path: Path) -> None:
     to_folder(fake_imagenet, tmp_path)
-    source = imagenet_files.find_imagenet(str(tmp_path), "train")
+    source = find(tmp_path)
     bad = source.files[17]
     bad.unlink()
     os.mkfifo(bad)
@@ -43,9 +42,9 @@ def test_a_fifo_among_photos_never_passes(fake_imagenet: Path, tmp_path: Path) -
 
 
 def test_the_lengths_of_a_shard_are_walked_again_only_if_it_has_changed(
-    fake_imagenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = imagenet_files.find_imagenet(str(shutil.copytree(fake_imagenet, tmp_path / "data")), "train")
+    source = find(copied)
     walked: list[Path] = []
     usual = tfrecord.lengths_are_safe
     monkeypatch.setattr(tfrecord, "lengths_are_safe", lambda path: walked.append(path) or usual(path))
@@ -59,10 +58,8 @@ def test_the_lengths_of_a_shard_are_walked_again_only_if_it_has_changed(
 
 
 @pytest.mark.fault("R4", "a FIFO in place of a shard", survives="a sentence names it before it is opened")
-def test_a_shard_that_is_a_fifo_is_not_opened(
-    fake_imagenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = imagenet_files.find_imagenet(str(shutil.copytree(fake_imagenet, tmp_path / "data")), "train")
+def test_a_shard_that_is_a_fifo_is_not_opened(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = find(copied)
     source.files[2].unlink()
     os.mkfifo(source.files[2])
     opened: list[Path] = []

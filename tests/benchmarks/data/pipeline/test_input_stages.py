@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -133,14 +132,13 @@ def test_the_stages_are_measured_after_a_run(fake_imagenet: Path, monkeypatch: p
 
 @pytest.mark.slow
 def test_a_bad_record_is_left_out_or_ends_the_measurement_and_is_named(
-    fake_imagenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure_by_count(monkeypatch, batches=11)  # more images than there are
-    bad = Path(shutil.copytree(fake_imagenet, tmp_path / "bad"))
-    damage.corrupt(bad / "train-00001-of-00004", "crc")
-    with input_stages.probes(_measured(_config(f"--data_dir={bad}", "--on_bad_record=skip"))) as probes:
+    damage.corrupt(copied / "train-00001-of-00004", "crc")
+    with input_stages.probes(_measured(_config(f"--data_dir={copied}", "--on_bad_record=skip"))) as probes:
         assert len(input_stages.measure(probes)) == 6
-    failing = _config(f"--data_dir={bad}")
+    failing = _config(f"--data_dir={copied}")
     with pytest.raises(DataError, match="record 5 at byte"), input_stages.probes(_measured(failing)) as probes:
         input_stages.measure(probes)
     assert input_stages.measure_after_run(_measured(failing)) == {}, "the run before it was valid"

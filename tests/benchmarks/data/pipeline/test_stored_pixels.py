@@ -11,11 +11,11 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.data.options import InputOptions
-from benchmarks.data.sources import bad_records, imagenet_files, tfrecord
+from benchmarks.data.sources import bad_records, tfrecord
 from benchmarks.data.sources.imagenet_files import DECODED, INCEPTION
 from benchmarks.data.writing import fake_imagenet, photo_records
 from benchmarks.errors import UsageError
-from tests.support.images import rewrite, take_batches
+from tests.support.images import find, rewrite, take_batches
 from tests.support.rotation import rotating
 
 SKIP = InputOptions(on_bad_record="skip")
@@ -93,7 +93,7 @@ def test_a_size_that_the_pixels_do_not_have(
     data: Path, change: Callable[[Mapping[str, tf.train.Feature]], None], kind: str
 ) -> None:
     rewrite(data / DAMAGED, 3, change)
-    source = imagenet_files.find_imagenet(str(data), "train")
+    source = find(data)
     ((defect,),) = [bad for _, bad in bad_records.defects(source, 1001) if bad]
     assert (defect.path, defect.number, defect.kind) == (data / DAMAGED, 3, kind)
     with pytest.raises(tf.errors.OpError) as caught:

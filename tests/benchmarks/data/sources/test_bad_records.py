@@ -17,12 +17,12 @@ from benchmarks.data.options import InputOptions
 from benchmarks.data.pipeline import imagenet_pipeline, photo_decoding
 from benchmarks.data.sources import bad_records, imagenet_files, jpeg_header, tfrecord
 from benchmarks.data.sources.bad_records import Skipping
-from benchmarks.data.sources.imagenet_files import INCEPTION, Photos
+from benchmarks.data.sources.imagenet_files import INCEPTION
 from benchmarks.data.sources.jpeg_header import BadPhotoError, check_header
 from benchmarks.data.sources.tfrecord import Defect
 from benchmarks.errors import DataError
 from tests.support import damage
-from tests.support.images import labels_of, rewrite, rewrite_value, spec, take, take_batches, to_folder, to_tfds
+from tests.support.images import find, labels_of, rewrite, rewrite_value, spec, take, take_batches, to_folder, to_tfds
 from tests.support.rotation import rotating
 
 DAMAGED = "train-00002-of-00004"
@@ -40,17 +40,13 @@ FOUND_AS = {
 }
 
 
-def _find(directory: Path) -> Photos:
-    return imagenet_files.find_imagenet(str(directory), "train")
-
-
 def _defects(directory: Path, check_photo: bad_records.PhotoCheck = check_header) -> list[Defect]:
-    return [defect for _, bad in bad_records.defects(_find(directory), 1001, check_photo) for defect in bad]
+    return [defect for _, bad in bad_records.defects(find(directory), 1001, check_photo) for defect in bad]
 
 
 def _fail(directory: Path) -> tuple[Exception, DataError]:
     """Reads until it fails, and returns TensorFlow's error and what is said of it."""
-    source = _find(directory)
+    source = find(directory)
     with pytest.raises(tf.errors.OpError) as caught:
         take_batches(directory, 30)
     return caught.value, bad_records.explain_failure(source, 1001, caught.value)
@@ -87,7 +83,7 @@ def test_a_damaged_record_ends_reading_is_named_and_can_be_left_out(copied: Path
     _, explained = _fail(copied)
     assert str(explained).startswith(f"{file}: record {damaged.number} at byte {damaged.offset}: ")
     lost = 5 if kind == "cut_file" else 1  # nothing behind the cut is left
-    source = _find(copied)
+    source = find(copied)
     skipping = Skipping()
     one = spec(batch_per_device=1)
     batches = take(lambda: imagenet_pipeline.batches(source, one, SKIP, skipping), 2 * (40 - lost))
@@ -110,7 +106,7 @@ def test_a_data_set_of_nothing_but_bad_records_ends(copied: Path, monkeypatch: p
     for file in sorted(copied.iterdir()):
         for number in range(10):
             rewrite_value(file, number, "image/encoded", b"no")
-    source = _find(copied)
+    source = find(copied)
     skipping = Skipping()
     with pytest.raises(tf.errors.OutOfRangeError):
         take(lambda: imagenet_pipeline.batches(source, spec(), SKIP, skipping), 1)
@@ -126,16 +122,16 @@ def test_damage_where_the_layout_is_looked_for_is_left_to_the_reader(copied: Pat
     only = copied / "train-00000-of-00004"
     only = only.rename(copied / "train-00000-of-00001")
     damaged = damage.corrupt(only, kind)
-    assert "TFRecords, 1 train shard in" in _find(copied).describe()
+    assert "TFRecords, 1 train shard in" in find(copied).describe()
     (defect,) = _defects(copied)
     assert (defect.number, defect.offset) == (damaged.number, damaged.offset)
     content = only.read_bytes()
     only.write_bytes(content[:20] + b"\0" + content[21:])  # the very first record, too
-    assert _find(copied).layout is INCEPTION
+    assert find(copied).layout is INCEPTION
 
 
 def test_a_shard_that_goes_away_is_a_defect_and_no_record(copied: Path) -> None:
-    source = _find(copied)
+    source = find(copied)
     (copied / DAMAGED).unlink()
     labels: list[int] = []
     checked = list(bad_records.defects(source, 1001, note_label=labels.append))
@@ -161,7 +157,7 @@ def test_a_shard_that_goes_away_is_a_defect_and_no_record(copied: Path) -> None:
 def test_files_that_change_while_they_are_read_are_named(
     copied: Path, change: Callable[[Path], None], words: str
 ) -> None:
-    source, skipping = _find(copied), Skipping()
+    source, skipping = find(copied), Skipping()
     change(copied / DAMAGED)
     with pytest.raises(tf.errors.OpError) as caught:
         take(lambda: imagenet_pipeline.batches(source, spec(), InputOptions()), 30)
@@ -174,7 +170,7 @@ def test_files_that_change_while_they_are_read_are_named(
 @pytest.mark.parametrize("label", [5000, 0, -1])
 def test_a_label_out_of_range_is_named(copied: Path, label: int) -> None:
     rewrite_value(copied / DAMAGED, 6, "image/class/label", label)
-    source = _find(copied)
+    source = find(copied)
     with pytest.raises(tf.errors.InvalidArgumentError, match="label out of range"):
         take_batches(copied, 10, num_classes=1000)
     problem = bad_records.explain_failure(source, 1000, ValueError("words"))
@@ -234,7 +230,7 @@ def test_damaged_pixels_are_found_by_decoding(copied: Path) -> None:
 
 
 def test_a_failure_that_no_record_explains_keeps_its_own_words(fake_imagenet: Path) -> None:
-    source = _find(fake_imagenet)
+    source = find(fake_imagenet)
     problem = bad_records.explain_failure(source, 1001, ValueError("disk on fire\nmore"))
     assert "every record in it is sound; the files must not change during a run. TensorFlow reported: disk" in str(
         problem
@@ -319,7 +315,7 @@ def test_names_that_are_not_utf8_are_read_and_named(fake_imagenet: Path, tmp_pat
 def test_the_file_that_the_error_names_is_searched_first(copied: Path) -> None:
     damage.corrupt(copied / "train-00000-of-00004", "crc")
     damage.corrupt(copied / DAMAGED, "crc")
-    source = _find(copied)
+    source = find(copied)
     problem = bad_records.explain_failure(source, 1001, ValueError(f"at {copied / DAMAGED}/x"))
     assert str(problem).startswith(f"{copied / DAMAGED}: ")
 
@@ -329,7 +325,7 @@ def test_the_search_within_one_large_file_ends_too(copied: Path, monkeypatch: py
     monkeypatch.setattr(bad_records, "_SEARCH_SECONDS", 5.0)
     monkeypatch.setattr("benchmarks.data.sources.safe_files.time.monotonic", lambda: next(clock))
     damage.corrupt(copied / "train-00000-of-00004", "crc")
-    source = _find(copied)
+    source = find(copied)
     problem = bad_records.explain_failure(source, 1001, ValueError("disk on fire"))
     assert "the first 0 of 4 files are sound; the files" in str(problem)
 

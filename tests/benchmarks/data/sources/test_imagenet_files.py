@@ -23,7 +23,7 @@ from benchmarks.data.sources.imagenet_files import INCEPTION
 from benchmarks.data.sources.tfrecord import Defect
 from benchmarks.data.writing.photo_records import Original, photo_example
 from benchmarks.errors import DataError
-from tests.support.images import labels_of, make_files, read_towers, take_batches, to_folder, to_tfds
+from tests.support.images import find, labels_of, make_files, read_towers, take_batches, to_folder, to_tfds
 from tests.support.rotation import rotating
 
 FIRST = "train-00000-of-00004"
@@ -156,19 +156,17 @@ def _named(form: str) -> Callable[[Path], None]:
 def test_unusable_directories_are_explained(copied: Path, damage: Callable[[Path], None], words: str) -> None:
     damage(copied)
     with pytest.raises(DataError, match=words):
-        imagenet_files.find_imagenet(str(copied), "train")
+        find(copied)
 
 
 def test_an_evaluation_without_validation_shards_is_not_sent_to_the_training_set(fake_imagenet: Path) -> None:
     with pytest.raises(DataError, match="only train shards can be read: .*; shards called test are none"):
-        imagenet_files.find_imagenet(str(fake_imagenet), "validation")
+        find(fake_imagenet, "validation")
 
 
 def test_both_layouts_of_records_are_told_by_their_content(fake_imagenet: Path, tmp_path: Path) -> None:
     to_tfds(fake_imagenet, tmp_path / "tfds")
-    inception, tfds = (
-        imagenet_files.find_imagenet(str(where), "train") for where in (fake_imagenet, tmp_path / "tfds")
-    )
+    inception, tfds = (find(where) for where in (fake_imagenet, tmp_path / "tfds"))
     assert inception.describe().startswith("Inception TFRecords, 4 train shards in")
     assert tfds.describe().startswith("TFDS TFRecords, 4 train shards in")
     for source, first in ((inception, 1), (tfds, 0)):
@@ -182,7 +180,7 @@ def test_a_part_of_the_shards_is_read_with_a_notice(
 ) -> None:
     _named(form)(copied)
     (copied / form.format(2)).unlink()
-    found = imagenet_files.find_imagenet(str(copied), "train")
+    found = find(copied)
     assert "holds 3 of 4 train shards, and only their photos are read" in capsys.readouterr().err
     assert found.count < 40 and "3 train shards of 4 in" in found.describe()
 
@@ -221,7 +219,7 @@ def _in_two_streams(data: bytes) -> bytes:
 
 
 def _defects(directory: Path) -> list[Defect]:
-    source = imagenet_files.find_imagenet(str(directory), "train")
+    source = find(directory)
     return [defect for _, bad in bad_records.defects(source, 1000) for defect in bad]
 
 
@@ -244,7 +242,7 @@ def _defects(directory: Path) -> list[Defect]:
 def test_usual_names_and_places_of_shards(copied: Path, arrange: Callable[[Path], None]) -> None:
     arrange(copied)
     (copied / "._train-00000-of-00004").write_bytes(b"as macOS leaves them")
-    assert imagenet_files.find_imagenet(str(copied), "train").count == 40
+    assert find(copied).count == 40
 
 
 @pytest.mark.parametrize(
@@ -256,14 +254,14 @@ def test_compressed_shards(fake_imagenet: Path, copied: Path, compress: Callable
     seen = take_batches(copied, 10)
     assert len({image.tobytes() for images, _ in seen for image in images}) == 40
     assert _labels([seen]) == labels_of(fake_imagenet)
-    assert imagenet_files.find_imagenet(str(copied), "train").count == 40
+    assert find(copied).count == 40
     assert _defects(copied) == []
 
 
 def test_records_with_names_of_no_split_are_to_be_renamed(copied: Path) -> None:
     _named("val/00-224x224-{:05d}.tfrec")(copied)
     with pytest.raises(DataError, match="/val holds 00-224x224-.*tfrec, .* Name the folder of shards called like val"):
-        imagenet_files.find_imagenet(str(copied), "validation")
+        find(copied, "validation")
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
@@ -273,7 +271,7 @@ def test_shards_without_records_are_reported(
     for file in copied.iterdir():
         file.write_bytes(compress(file.read_bytes()))
     (copied / "train-00002-of-00004").write_bytes(compress(b""))
-    found = imagenet_files.find_imagenet(str(copied), "train")
+    found = find(copied)
     assert "holds 1 shard without records (train-00002-of-00004)" in capsys.readouterr().err
     assert found.count == 30 and "3 train shards of 4" in found.describe()
 
@@ -304,7 +302,7 @@ def test_the_training_images_tell_whether_classes_are_numbered_from_0_or_1(
 ) -> None:
     _relabelled(fake_imagenet, tmp_path, "train", lambda number: first + number % 5)
     labels = _relabelled(fake_imagenet, tmp_path, "validation", lambda number: first + 1 + number % 3)
-    training, validation = (imagenet_files.find_imagenet(str(tmp_path), split) for split in ("train", "validation"))
+    training, validation = (find(tmp_path, split) for split in ("train", "validation"))
     assert imagenet_files.labels_of(training, 5) == imagenet_files.labels_of(validation, 5) == range(first, first + 5)
     assert imagenet_files.labels_of(training, 1001) == range(1001), "ImageNet's are known"
     batches = take_batches(tmp_path, 10, options=InputOptions(split="validation"), num_classes=5)
@@ -317,19 +315,19 @@ def test_labels_that_do_not_tell_are_warned_of_once(
     fake_imagenet: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _relabelled(fake_imagenet, tmp_path, "train", lambda number: 3)
-    source = imagenet_files.find_imagenet(str(tmp_path), "train")
+    source = find(tmp_path)
     for _ in range(2):
         assert imagenet_files.labels_of(source, 7) == range(1, 8)
     assert capsys.readouterr().err.count("Labels are taken to count from 1: of 40 training images") == 1
     _relabelled(fake_imagenet, tmp_path, "train", lambda number: -1)
-    assert imagenet_files.labels_of(imagenet_files.find_imagenet(str(tmp_path), "train"), 7) == range(1, 8)
+    assert imagenet_files.labels_of(find(tmp_path), 7) == range(1, 8)
     assert capsys.readouterr().err == "", "no label is read"
 
 
 def test_a_folder_of_class_folders_is_read(fake_imagenet: Path, tmp_path: Path) -> None:
     to_folder(fake_imagenet, tmp_path / "train")
     for directory in (tmp_path, tmp_path / "train"):
-        found = imagenet_files.find_imagenet(str(directory), "train")
+        found = find(directory)
         assert found.count == 40
     classes = sorted({*labels_of(fake_imagenet)})
     assert list(found.classes) == [f"n{label:08d}" for label in classes]
@@ -407,21 +405,21 @@ def test_folders_whose_labels_are_not_known_are_explained(
 ) -> None:
     make_files(tmp_path, *files)
     with pytest.raises(DataError, match=words):
-        imagenet_files.find_imagenet(str(tmp_path), split)
+        find(tmp_path, split)
 
 
 def test_a_broken_link_may_have_been_a_class(tmp_path: Path) -> None:
     make_files(tmp_path, "b/0.jpg", "c/0.jpg")
     (tmp_path / "a").symlink_to(tmp_path / "gone")
     with pytest.raises(DataError, match="/a is a broken link. If it was a class, the labels .* would move"):
-        imagenet_files.find_imagenet(str(tmp_path), "train")
+        find(tmp_path)
 
 
 def test_a_folder_of_a_split_may_be_named_itself_or_linked_to(tmp_path: Path) -> None:
     make_files(tmp_path, "train/ants/0.jpg", "val/ants/0.jpg", "validation/ants/0.jpg")
-    assert imagenet_files.find_imagenet(str(tmp_path / "val"), "validation").directory == str(tmp_path / "val")
+    assert find(tmp_path / "val", "validation").directory == str(tmp_path / "val")
     (tmp_path / "training").symlink_to("train")
-    assert imagenet_files.find_imagenet(str(tmp_path), "train").directory == str(tmp_path / "train")
+    assert find(tmp_path).directory == str(tmp_path / "train")
 
 
 @pytest.mark.parametrize("parent_is_listed", [True, False])
@@ -438,11 +436,11 @@ def test_folders_of_splits_may_be_in_capitals(
         return list_directory(path)
 
     if parent_is_listed:
-        assert imagenet_files.find_imagenet(str(tmp_path), "train").directory == str(tmp_path / train)
-        assert imagenet_files.find_imagenet(str(tmp_path), "validation").directory == str(tmp_path / "VAL")
+        assert find(tmp_path).directory == str(tmp_path / train)
+        assert find(tmp_path, "validation").directory == str(tmp_path / "VAL")
     else:
         monkeypatch.setattr(Path, "iterdir", refuse)
-    assert imagenet_files.find_imagenet(str(tmp_path / "VAL"), "validation").labels == [1]
+    assert find(tmp_path / "VAL", "validation").labels == [1]
 
 
 def test_labels_are_those_of_the_training_images_in_every_split(tmp_path: Path) -> None:
@@ -450,11 +448,11 @@ def test_labels_are_those_of_the_training_images_in_every_split(tmp_path: Path) 
     photos = ("ants/0.jpg", "bees/0.jpg", "bees/1.jpg", "cats/", "dogs/0.jpg")
     make_files(tmp_path / "train", *photos, *beside)
     make_files(tmp_path / "val", "bees/0.jpg", "dogs/0.jpg", "dogs/1.jpg", "@eaDir/0.jpg")
-    training, validation = (imagenet_files.find_imagenet(str(tmp_path), split) for split in ("train", "validation"))
+    training, validation = (find(tmp_path, split) for split in ("train", "validation"))
     assert training.classes == validation.classes == ["ants", "bees", "cats", "dogs"]
     assert (training.labels, validation.labels) == ([0, 1, 1, 3], [1, 3, 3])
     for split in ("validation", "train"):
-        assert imagenet_files.find_imagenet(str(tmp_path / "val"), split).labels == [1, 3, 3], "train is beside it"
+        assert find(tmp_path / "val", split).labels == [1, 3, 3], "train is beside it"
     assert "of which 1 without any (cats)" in training.describe()
     assert "(4 folders of other kinds passed over)" in training.describe()
 
@@ -465,23 +463,23 @@ def test_only_synsets_are_classes_of_imagenet_without_its_training_images(
 ) -> None:
     make_files(tmp_path / "val", *(f"{form.format(number)}/" for number in range(1000)), f"{form.format(0)}/0.jpg")
     if is_imagenet:
-        assert len(imagenet_files.find_imagenet(str(tmp_path), "validation").classes) == 1000
+        assert len(find(tmp_path, "validation").classes) == 1000
         return
     with pytest.raises(DataError, match="val has 1000 class folders, and there is no folder train beside it"):
-        imagenet_files.find_imagenet(str(tmp_path), "validation")
+        find(tmp_path, "validation")
 
 
 @pytest.mark.parametrize("folders", [["train", "bus"], ["bullet_train", "test_tube"], ["bullet_train", "model_train"]])
 def test_classes_may_be_called_like_splits(tmp_path: Path, folders: list[str]) -> None:
     make_files(tmp_path, *(f"{folder}/0.jpg" for folder in folders), "annotations/")
-    assert len({*imagenet_files.find_imagenet(str(tmp_path), "train").labels}) == 2
+    assert len({*find(tmp_path).labels}) == 2
 
 
 def test_more_classes_than_the_model_has_are_refused_and_fewer_have_a_notice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_files(tmp_path, "ants/0.jpg", "bees/0.jpg", "cats/0.jpg")
-    found = imagenet_files.find_imagenet(str(tmp_path), "train")
+    found = find(tmp_path)
     assert imagenet_files.labels_of(found, 3) == range(3)
     assert not capsys.readouterr().err
     assert imagenet_files.labels_of(found, 1001) == range(-1, 1000)
@@ -503,7 +501,7 @@ def test_what_is_passed_over_is_counted_by_ending(tmp_path: Path, capsys: pytest
     make_files(
         tmp_path, "ants/0.jpg", "ants/1.jpg", *(f"ants/{name}" for name in beside), "stray.jpg", "bees.tar", "flat.jpg/"
     )
-    described = imagenet_files.find_imagenet(str(tmp_path), "train").describe()
+    described = find(tmp_path).describe()
     assert "2 photos of 2 classes" in described
     wanted = (
         "(2 .webp, 1 files without an ending, 1 .txt, 1 folders in class folders, 1 .tar beside the class folders, "
@@ -515,7 +513,7 @@ def test_what_is_passed_over_is_counted_by_ending(tmp_path: Path, capsys: pytest
 
 def test_folders_that_are_usually_no_classes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_files(tmp_path, "JPEGImages/0.jpg", "SegmentationClass/0.png", "bees/0.jpg", "Annotations/0.xml")
-    assert "4 classes" in imagenet_files.find_imagenet(str(tmp_path), "train").describe()
+    assert "4 classes" in find(tmp_path).describe()
     assert "counts JPEGImages, SegmentationClass as classes, but" in capsys.readouterr().err
 
 
@@ -562,7 +560,7 @@ def test_the_search_for_photos_in_other_places_ends(tmp_path: Path, monkeypatch:
     for most, words in ((100, "files such as .*/c/d/0.jpg"), (3, " holds a. Name the folder")):
         monkeypatch.setattr(class_folders, "_FOLDERS_SEARCHED", most)
         with pytest.raises(DataError, match=words):
-            imagenet_files.find_imagenet(str(tmp_path), "train")
+            find(tmp_path)
 
 
 def test_data_sets_are_told_apart(fake_imagenet: Path, tmp_path: Path) -> None:
@@ -570,10 +568,10 @@ def test_data_sets_are_told_apart(fake_imagenet: Path, tmp_path: Path) -> None:
     to_tfds(fake_imagenet, tmp_path / "tfds")
     shutil.copytree(fake_imagenet, tmp_path / "same")
     there = [fake_imagenet, tmp_path / "folder", tmp_path / "tfds", tmp_path / "same"]
-    first, *others, same = [imagenet_files.find_imagenet(str(directory), "train").identify() for directory in there]
+    first, *others, same = [find(directory).identify() for directory in there]
     assert first == same and len({first, *others}) == 3
     next((tmp_path / "folder").rglob("*.JPEG")).unlink()
-    assert imagenet_files.find_imagenet(str(tmp_path / "folder"), "train").identify() != others[0]
+    assert find(tmp_path / "folder").identify() != others[0]
 
 
 def test_files_that_cannot_be_looked_at_are_named(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -589,7 +587,7 @@ def test_files_that_cannot_be_looked_at_are_named(copied: Path, monkeypatch: pyt
 
 def test_a_path_that_cannot_be_examined_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read: File name too long"):
-        imagenet_files.find_imagenet(str(tmp_path / ("x" * 300)), "train")
+        find(tmp_path / ("x" * 300))
 
 
 @pytest.mark.parametrize(
@@ -604,7 +602,7 @@ def test_photos_in_other_places_are_named(tmp_path: Path, photos: list[str], roo
     make_files(tmp_path, *photos)
     named = {"train": "train or training", "validation": "validation or val or valid"}[split]
     with pytest.raises(DataError, match=f"with files such as .*/1.jpg.* Name the folder .* in one named {named}"):
-        imagenet_files.find_imagenet(str(tmp_path / root), split)
+        find(tmp_path / root, split)
 
 
 @pytest.mark.parametrize(("rare", "first"), [(0, 0), (300, 1)])
@@ -614,5 +612,5 @@ def test_a_rare_first_or_last_class_tells_how_labels_count(tmp_path: Path, rare:
         for number in range(1600):
             photo = Original(jpeg, label=rare if number == 1500 else 5, class_name="n5", name="5.JPEG")
             tfrecord.write(file, photo_example(photo, (8, 8), INCEPTION))
-    source = imagenet_files.find_imagenet(str(tmp_path), "train")
+    source = find(tmp_path)
     assert imagenet_files.labels_of(source, 300) == range(first, first + 300)

@@ -38,6 +38,10 @@ def _cifar10(directory: Path, *, python: bool = False) -> list[Path]:
     return [_as_python(file) if python else file for file in files]
 
 
+def _find(name: str, directory: Path, split: str = "train") -> Pixels:
+    return small_images.find_small_images(name, str(directory), split)
+
+
 def _as_python(file: Path) -> Path:
     rows = np.frombuffer(file.read_bytes(), np.uint8).reshape(-1, 1 + 3 * 32 * 32)
     file.unlink()
@@ -48,7 +52,7 @@ def _as_python(file: Path) -> Path:
 
 def test_idx_files_are_read_as_their_makers_say(tmp_path: Path) -> None:
     _mnist(tmp_path)
-    found = small_images.find_small_images("mnist", str(tmp_path), "train")
+    found = _find("mnist", tmp_path)
     expected, labels = small_image_files.draw("mnist", 50, 1, "train")
     np.testing.assert_array_equal(found.images[..., 0], expected)
     np.testing.assert_array_equal(found.labels, labels)
@@ -59,24 +63,24 @@ def test_idx_files_are_read_as_their_makers_say(tmp_path: Path) -> None:
 def test_idx_files_are_found_where_torchvision_keeps_them(tmp_path: Path, place: str) -> None:
     (tmp_path / place).mkdir(parents=True)
     _mnist(tmp_path / place)
-    assert small_images.find_small_images("mnist", str(tmp_path), "train").count == 50
+    assert _find("mnist", tmp_path).count == 50
     shutil.copy(next((tmp_path / place).glob("train-images*")), tmp_path)  # it may be another data set
     with pytest.raises(DataError, match=f"--data_dir={tmp_path}: there is neither train-labels-idx1-ubyte nor"):
-        small_images.find_small_images("mnist", str(tmp_path), "train")
+        _find("mnist", tmp_path)
 
 
 def test_a_folder_that_is_called_like_an_idx_file_does_not_hide_the_file(tmp_path: Path) -> None:
     for file in _mnist(tmp_path):
         file.rename(tmp_path / file.name.replace("-idx", ".idx"))
         file.mkdir()
-    assert small_images.find_small_images("mnist", str(tmp_path), "train").count == 50
+    assert _find("mnist", tmp_path).count == 50
 
 
 def test_an_idx_file_by_hand(tmp_path: Path) -> None:
     images = struct.pack(">4B3I", 0, 0, 8, 3, 2, 2, 3) + bytes(range(12))
     (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(images))
     (tmp_path / "t10k-labels.idx1-ubyte").write_bytes(struct.pack(">4BI", 0, 0, 8, 1, 2) + b"\x07\x03")
-    found = small_images.find_small_images("mnist", str(tmp_path), "validation")
+    found = _find("mnist", tmp_path, "validation")
     assert found.images[1, :, :, 0].tolist() == [[6, 7, 8], [9, 10, 11]]
     assert found.labels.tolist() == [7, 3]
 
@@ -93,7 +97,7 @@ def test_cifar10_is_read_in_every_form(tmp_path: Path, python: bool, form: str) 
             archive.add(folder, folder.name)
         for file in files:
             file.unlink()
-    found = small_images.find_small_images("cifar10", str(tmp_path), "train")
+    found = _find("cifar10", tmp_path)
     planes, labels = small_image_files.draw("cifar10", 50, 1, "train")
     np.testing.assert_array_equal(found.images, planes.transpose(0, 2, 3, 1))
     np.testing.assert_array_equal(found.labels, labels)
@@ -151,7 +155,7 @@ def test_what_is_not_whole_is_named(tmp_path: Path, write: Write, damage: Callab
     write(tmp_path)
     damage(tmp_path)
     with pytest.raises(DataError, match=words):
-        small_images.find_small_images(write.__name__.removeprefix("_"), str(tmp_path), "train")
+        _find(write.__name__.removeprefix("_"), tmp_path)
 
 
 @pytest.mark.fault(
@@ -168,7 +172,7 @@ def test_files_that_are_too_large_are_named_before_they_fill_the_memory(
     name, file = ("cifar10", "cifar-10-binary.tar.gz") if form == "archive" else ("mnist", IMAGES)
     (tmp_path / file).write_bytes(much if form == "plain" else gzip.compress(much))
     with pytest.raises(DataError, match=f"{file} .*the limit (is|of) 1048576"):
-        small_images.find_small_images(name, str(tmp_path), "train")
+        _find(name, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
@@ -176,7 +180,7 @@ def test_a_fifo_is_named_and_not_waited_for(tmp_path: Path, name: str) -> None:
     file = {"mnist": IMAGES, "cifar10": "cifar-10-python.tar.gz"}[name]
     os.mkfifo(tmp_path / file)
     with pytest.raises(DataError, match=f"{file} cannot be read: it is not a regular file"):
-        small_images.find_small_images(name, str(tmp_path), "train")
+        _find(name, tmp_path)
 
 
 def test_an_archive_may_not_hold_links_to_itself_or_sparse_files(tmp_path: Path) -> None:
@@ -187,7 +191,7 @@ def test_an_archive_may_not_hold_links_to_itself_or_sparse_files(tmp_path: Path)
         with tarfile.open(tmp_path / "cifar-10-some.tar.gz", "w:gz") as archive:
             archive.addfile(member)
         with pytest.raises(DataError, match=words):
-            small_images.find_small_images("cifar10", str(tmp_path), "train")
+            _find("cifar10", tmp_path)
 
 
 class _Unfilled:
@@ -223,7 +227,7 @@ def test_a_pickle_may_neither_call_anything_nor_describe_more_than_it_holds(
     _cifar10(tmp_path, python=True)
     (tmp_path / "data_batch_2").write_bytes(pickle.dumps({b"data": data, b"labels": labels}, protocol=2))
     with pytest.raises(DataError, match=f"data_batch_2 is no batch of CIFAR-10 .*{words}"):
-        small_images.find_small_images("cifar10", str(tmp_path), "train")
+        _find("cifar10", tmp_path)
     assert capsys.readouterr().out == ""
 
 
@@ -232,14 +236,14 @@ def test_planes_of_cifar10_may_be_an_array_of_their_own(tmp_path: Path) -> None:
         batch = pickle.loads(file.read_bytes())
         file.write_bytes(pickle.dumps(batch | {b"data": batch[b"data"].reshape(-1, 3, 32, 32)}, protocol=2))
     planes, _ = small_image_files.draw("cifar10", 50, 1, "train")
-    found = small_images.find_small_images("cifar10", str(tmp_path), "train")
+    found = _find("cifar10", tmp_path)
     np.testing.assert_array_equal(found.images, planes.transpose(0, 2, 3, 1))
 
 
 def test_another_form_replaces_the_one_that_is_there(tmp_path: Path) -> None:
     _cifar10(tmp_path, python=True)
     small_image_files.write_cifar10(tmp_path, *small_image_files.draw("cifar10", 3, 2, "train"), split="train")
-    assert small_images.find_small_images("cifar10", str(tmp_path), "train").count == 3
+    assert _find("cifar10", tmp_path).count == 3
 
 
 def _source(images: int, channels: int = 3) -> Pixels:

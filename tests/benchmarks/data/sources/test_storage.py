@@ -14,6 +14,7 @@ import tensorflow as tf
 from benchmarks.data.sources import imagenet_files, safe_files, tfrecord
 from benchmarks.data.sources.storage import Address, StorageError, path_of
 from benchmarks.errors import DataError, ExitStatus, UsageError
+from tests.support.images import find
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_a_data_set_is_the_same_as_on_this_host(fake_imagenet: Path, directory: 
     tf.io.gfile.makedirs(str(directory))
     for file in fake_imagenet.iterdir():
         tf.io.gfile.copy(str(file), str(directory / file.name))
-    here, there = (imagenet_files.find_imagenet(str(path), "train") for path in (fake_imagenet, directory))
+    here, there = (find(path) for path in (fake_imagenet, directory))
     assert isinstance(there, imagenet_files.PhotoRecords)
     assert (there.count, there.identify(), there.layout) == (here.count, here.identify(), imagenet_files.INCEPTION)
     assert str(there.files[1]) == f"{directory}/train-00001-of-00004"
@@ -120,4 +121,4 @@ def test_a_data_set_is_the_same_as_on_this_host(fake_imagenet: Path, directory: 
         file.unlink()  # to write would append
         file.write_bytes(b"")
     with pytest.raises(DataError, match=f"{directory}/train-00000-of-00004 holds no record"):
-        imagenet_files.find_imagenet(str(directory), "train")
+        find(directory)

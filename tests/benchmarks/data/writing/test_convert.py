@@ -17,12 +17,12 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from benchmarks.data.sources import bad_records, imagenet_files, jpeg_header
+from benchmarks.data.sources import bad_records, jpeg_header
 from benchmarks.data.sources.imagenet_files import DECODED, INCEPTION
 from benchmarks.data.writing import convert, originals
 from benchmarks.errors import DataError, UsageError
 from tests.support import damage
-from tests.support.images import features_in, labels_of, rewrite_value, take_batches, to_folder, to_tfds
+from tests.support.images import features_in, find, labels_of, rewrite_value, take_batches, to_folder, to_tfds
 from tests.support.rotation import rotating
 
 
@@ -130,7 +130,7 @@ def test_what_is_no_rgb_jpeg_is_encoded_anew_and_what_is_nothing_is_named(folder
     left_out = " ".join(outcome.left_out)
     for kind in ("truncated", "zero_length"):
         assert f"{damaged[kind].parent.name}/{damaged[kind].name}: its " in left_out
-    source = imagenet_files.find_imagenet(str(tmp_path / "out"), "train")
+    source = find(tmp_path / "out")
     assert [d for _, found in bad_records.defects(source, 1000) for d in found] == []
     for kind in ("png", "cmyk"):
         *_, encoded = _photos_of(tmp_path / "out")[damaged[kind].name]
@@ -239,16 +239,21 @@ def test_a_shard_without_any_photo_is_no_data_set(folder: Path, tmp_path: Path) 
         _convert(folder, tmp_path / "out", shards=40)
 
 
+def _of_one_photo(directory: Path, image: Image.Image, name: str, **how: Any) -> np.ndarray:
+    """Returns the pixels that a photo has after its conversion, as the only one."""
+    (directory / "source" / "class").mkdir(parents=True)
+    image.save(directory / "source" / "class" / name, **how)
+    outcome = _convert(directory / "source", directory / "out", shards=1)
+    assert (outcome.written, outcome.left_out) == (1, [])
+    ((_, label, encoded),) = _photos_of(directory / "out").values()
+    assert label == 1
+    return tf.io.decode_jpeg(encoded).numpy()
+
+
 @pytest.mark.parametrize("ending", ["webp", "BMP", "gif", "tif", "TIFF", "Png", "jfif", "jpe"])
 def test_every_format_that_pillow_reads_is_converted(tmp_path: Path, ending: str) -> None:
-    (tmp_path / "source" / "blue").mkdir(parents=True)
-    photo = tmp_path / "source" / "blue" / f"sky.{ending}"
-    Image.new("RGB", (40, 30), (10, 20, 200)).save(photo)
-    outcome = _convert(tmp_path / "source", tmp_path / "out", shards=1)
-    assert (outcome.written, outcome.left_out) == (1, [])
-    ((_, label, encoded),) = _photos_of(tmp_path / "out").values()
-    assert label == 1
-    np.testing.assert_allclose(tf.io.decode_jpeg(encoded).numpy().mean((0, 1)), (10, 20, 200), atol=4)
+    pixels = _of_one_photo(tmp_path, Image.new("RGB", (40, 30), (10, 20, 200)), f"sky.{ending}")
+    np.testing.assert_allclose(pixels.mean((0, 1)), (10, 20, 200), atol=4)
 
 
 def test_splits_of_other_classes_are_not_written_to_one_directory(folder: Path, tmp_path: Path) -> None:
@@ -277,22 +282,15 @@ def test_records_of_any_number_of_classes_keep_their_labels(fake_imagenet: Path,
 
 
 def test_transparency_is_dropped_without_a_warning_of_pillow(tmp_path: Path) -> None:
-    (tmp_path / "source" / "clear").mkdir(parents=True)
     image = Image.new("RGB", (40, 30), (10, 20, 200)).quantize(4)
-    image.save(tmp_path / "source" / "clear" / "sky.png", transparency=b"\x80" * 4)
     with warnings.catch_warnings(record=True) as warned:
-        assert _convert(tmp_path / "source", tmp_path / "out", shards=1).written == 1
+        _of_one_photo(tmp_path, image, "sky.png", transparency=b"\x80" * 4)
     assert not warned
 
 
 def test_sixteen_bits_are_scaled_not_clipped(tmp_path: Path) -> None:
     values = np.linspace(0, 65535, 64 * 64).reshape(64, 64).astype(np.uint16)
-    (tmp_path / "source" / "grey").mkdir(parents=True)
-    Image.fromarray(values).save(tmp_path / "source" / "grey" / "deep.png")
-    outcome = _convert(tmp_path / "source", tmp_path / "out", shards=1)
-    assert outcome.written == outcome.encoded_anew == 1
-    ((_, _, encoded),) = _photos_of(tmp_path / "out").values()
-    assert tf.io.decode_jpeg(encoded).numpy().mean() == pytest.approx(127.5, abs=2)
+    assert _of_one_photo(tmp_path, Image.fromarray(values), "deep.png").mean() == pytest.approx(127.5, abs=2)
 
 
 def test_names_that_are_not_utf8_keep_their_bytes(tmp_path: Path, folder: Path) -> None:

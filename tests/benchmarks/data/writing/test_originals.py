@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.data.sources import imagenet_files
 from benchmarks.data.writing import originals
 from benchmarks.data.writing.originals import Listing
 from benchmarks.errors import DataError
-from tests.support.images import make_files
+from tests.support.images import find, make_files
 
 
 def _listing(source: Path, split: str = "train") -> Listing:
@@ -121,9 +120,9 @@ def test_classes_have_the_names_of_their_archives(tmp_path: Path) -> None:
 
 def test_flat_validation_photos_need_labels(tmp_path: Path) -> None:
     make_files(tmp_path, "train/n1/0.JPEG", "val/0.JPEG")
-    for find in (originals.find_originals, lambda source, split: imagenet_files.find_imagenet(str(source), split)):
+    for look in (originals.find_originals, find):
         with pytest.raises(DataError, match="val are in one folder. .*ILSVRC2012_validation_ground_truth.txt in"):
-            find(tmp_path, "validation")
+            look(tmp_path, "validation")
 
 
 def _with_long_header(size: int) -> Callable[[Path], str]:
