@@ -231,6 +231,15 @@ def _signal_handlers_restored() -> Iterator[None]:
 
 
 @pytest.fixture
+def facts_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finds the facts of a user's model in this process, and keeps none: no other one has to import TensorFlow."""
+    from benchmarks.config import outside_models
+    from benchmarks.explain import probed_model
+
+    monkeypatch.setattr(outside_models, "_facts", probed_model.find_facts)
+
+
+@pytest.fixture
 def train_here() -> Callable[..., RunLog]:
     """Takes the steps of a run, given its flags, and returns what they measured: no record, no output."""
     from benchmarks.cluster.member import Alone

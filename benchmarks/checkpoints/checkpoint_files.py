@@ -60,7 +60,7 @@ class Saved:
         prefix: of its files, which is TensorFlow's name for it.
         steps: of the training, when it was saved.
         facts: of the training, as JSON can hold them.
-        values: by name; finite, except those in flight.
+        values: by name; `saving` lets only those in flight be other than finite.
     """
 
     prefix: Path
@@ -175,7 +175,7 @@ def _read(prefix: Path) -> Saved:
     """Returns a checkpoint after all of it was read, with its checksums.
 
     Raises:
-        DataError: it is damaged, was not saved by this suite, or has values that are not finite.
+        DataError: it is damaged, or was not saved by this suite.
         StorageError: it is at an address, and cannot be copied from there.
     """
     try:
@@ -192,8 +192,6 @@ def _read(prefix: Path) -> Saved:
     held = facts if isinstance(facts, dict) else {}
     if wrong := [name for name, is_valid in _MUST_BE.items() if not is_valid(held.get(name))]:
         raise DataError(f"The checkpoint {prefix} is damaged (it has no valid {', '.join(wrong)}).")
-    if name := not_finite(entries):
-        raise DataError(f"The checkpoint {prefix} is of a training that diverged: {name} is not finite.")
     return Saved(prefix, held["steps"], held, entries)
 
 

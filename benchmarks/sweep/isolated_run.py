@@ -116,7 +116,7 @@ class CellRunner:
         `before` is the store's file, at its end before the process; `killed` is when or why it was, if it was.
         """
         session, path = self.provenance.session_id, self.store.jsonl_path
-        was_removed = not _is_still(before, path)
+        was_removed = not (path.exists() and os.path.samestat(os.fstat(before.fileno()), path.stat()))
         if was_removed:  # the run may have stored its record before that, or in a new file
             loaded = load(Path(f"/proc/self/fd/{before.fileno()}"), *([path] if path.exists() else []))
         else:
@@ -243,13 +243,6 @@ def given(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _is_still(file: IO[bytes], path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except OSError:
-        return False
-
-
 def _log(directory: Path, name: str) -> IO[bytes]:
     try:
         (directory / "logs").mkdir(exist_ok=True)
@@ -267,14 +260,7 @@ def _temporary_file(directory: Path) -> IO[bytes]:
     folders = [directory]
     with contextlib.suppress(FileNotFoundError):  # there is none that can be written
         folders.append(Path(tempfile.gettempdir()))
-    return tempfile.TemporaryFile(dir=max(folders, key=_free_bytes))
-
-
-def _free_bytes(folder: Path) -> int:
-    try:
-        return shutil.disk_usage(folder).free
-    except OSError:
-        return -1
+    return tempfile.TemporaryFile(dir=max(folders, key=lambda folder: shutil.disk_usage(folder).free))
 
 
 def _printed(stdout: IO[bytes] | None, session: str) -> Record | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from pathlib import Path
 
 import pytest
 
@@ -18,13 +17,6 @@ def read_until(reader: int, text: bytes) -> None:
         more = os.read(reader, 256)
         assert more, f"the output ended: {seen[-300:]!r}"
         seen += more
-
-
-@pytest.mark.fault("R1", "stderr is /dev/full, and a warning is due", survives="status 0, one record")
-def test_a_warning_that_cannot_be_printed_costs_no_record(scratch: Scratch) -> None:
-    with Path("/dev/full").open("wb") as full:
-        ended = scratch.bench("run", *TINY, "--num_batches=2", stderr=full.fileno())
-    scratch.expect(ended, 0, records=["ok"])
 
 
 @pytest.mark.fault("R5", "the reader of stdout and stderr ends, then SIGTERM", survives="status 143, one record")

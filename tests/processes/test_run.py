@@ -89,9 +89,14 @@ def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path, records: R
     assert len(record["measurement"]["step_seconds"]) == 30
 
 
-@pytest.mark.fault("R1", "stdout and stderr are /dev/full, or closed", survives="status 4 or 0, and one record")
+@pytest.mark.fault(
+    "R1", "stdout and stderr are /dev/full, one of them, or closed", survives="status 4 or 0, and one record"
+)
 @rotating(
-    ("redirection", "status"), [(">/dev/full 2>/dev/full", 4), (">&- 2>&- <&-", 0)], first=1, ids=["full", "closed"]
+    ("redirection", "status"),
+    [(">/dev/full 2>/dev/full", 4), (">&- 2>&- <&-", 0), ("--num_batches=2 2>/dev/full", 0)],
+    first=1,
+    ids=["full", "closed", "stderr full"],
 )
 def test_a_run_without_output_leaves_a_record(tmp_path: Path, records: Records, redirection: str, status: int) -> None:
     command = f"exec {sys.executable} {ROOT / 'run_bench.py'} {' '.join(SHORT)} {redirection}"

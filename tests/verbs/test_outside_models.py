@@ -301,12 +301,6 @@ def _resolve(*words: str) -> config.Config:
     return resolve("--device=cpu", *words)
 
 
-@pytest.fixture
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finds facts in this process, which has TensorFlow, and keeps none."""
-    monkeypatch.setattr(outside_models, "_facts", probed_model.find_facts)
-
-
 @pytest.mark.row("U1.2")
 @pytest.mark.seldom
 @pytest.mark.parametrize("name", APPLICATIONS)
@@ -339,7 +333,7 @@ def test_a_function_of_a_file_trains(run_bench: RunBench, own: Path, records: Re
     ],
     first=2,
 )
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("facts_in_this_process")
 def test_a_function_goes_with_managers_and_options(
     train_here: TrainHere, own: Path, manager: str, flags: tuple[str, ...]
 ) -> None:
@@ -348,7 +342,7 @@ def test_a_function_goes_with_managers_and_options(
 
 
 @pytest.mark.process
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("facts_in_this_process")
 def test_tf32_is_checked_in_a_process_that_computes_in_fp32_and_knows_the_model(
     train_here: TrainHere, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -379,7 +373,7 @@ def test_compiled_models_train_as_others_do(own: Path, monkeypatch: pytest.Monke
     assert ignored == ["the weights that it loads", "compile() of small"]
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("facts_in_this_process")
 def test_what_training_ignores_is_named_and_left_out(train_here: TrainHere, own: Path) -> None:
     resolved = _resolve(f"--model={own}:regularized")
     (notice,) = resolved.notices
@@ -398,14 +392,14 @@ def test_what_training_ignores_is_named_and_left_out(train_here: TrainHere, own:
     assert np.isfinite(log.measured.losses).all()
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("facts_in_this_process")
 def test_a_model_without_dense_layers_is_explained(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data_flow.show_data_flow(_resolve("--num_gpus=2", f"--model={own}:convolutional"))
     text = capsys.readouterr().out
     assert "Sent per step" in text and "Divided" not in text
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("facts_in_this_process")
 def test_a_function_of_a_module_is_found_from_the_working_directory(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = own.parent / "package_of_mine"
     package.mkdir()
@@ -417,7 +411,7 @@ def test_a_function_of_a_module_is_found_from_the_working_directory(own: Path, m
     assert specs.find_model(resolved.workload.model).data_name == "mnist"
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("facts_in_this_process")
 def test_a_file_in_a_package_imports_from_the_working_directory(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = own.parent / "package_with_nets"
     package.mkdir()
@@ -452,7 +446,7 @@ def test_what_a_file_does_when_it_is_imported_is_refused(own: Path, line: str, w
         probed_model.find_facts(f"{own}:build", 10)
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("facts_in_this_process")
 def test_operations_that_cannot_be_counted_leave_the_record_without_their_number(own: Path) -> None:
     resolved = _resolve(f"--model={own}:recurrent")
     spec = specs.find_model(resolved.workload.model)
@@ -461,7 +455,7 @@ def test_operations_that_cannot_be_counted_leave_the_record_without_their_number
     )
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("facts_in_this_process")
 def test_what_a_model_is_decides_data_set_classes_and_defaults(own: Path) -> None:
     usual, small = _resolve(f"--model={own}:build"), _resolve(f"--model={own}:build", "--data_name=cifar10")
     assert (usual.workload.num_classes, small.workload.num_classes) == (1001, 10)
@@ -476,7 +470,7 @@ def test_what_a_model_is_decides_data_set_classes_and_defaults(own: Path) -> Non
         _resolve(f"--model={own}:digits", "--data_name=imagenet")
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("facts_in_this_process")
 def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def digest() -> str | None:
         sys.modules.pop("own_width", None)
@@ -567,7 +561,7 @@ def test_small_logits_are_no_probabilities_and_what_does_not_depend_on_the_image
     assert _facts_of(own, expression).outputs == 10
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("facts_in_this_process")
 def test_photos_fit_any_number_of_classes_and_other_images_are_synthetic(own: Path) -> None:
     photos = _resolve(f"--model={own}:five", "--data_dir=x")
     assert (photos.data.data_name, photos.workload.num_classes) == ("imagenet", 5)
@@ -583,13 +577,13 @@ def test_photos_fit_any_number_of_classes_and_other_images_are_synthetic(own: Pa
 
 
 @pytest.mark.parametrize("flags", [(), ("--data_name=synthetic_host",)])
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("facts_in_this_process")
 def test_images_that_no_data_set_has_are_trained_on(train_here: TrainHere, own: Path, flags: tuple[str, ...]) -> None:
     log = train_here(*ON_CPU, f"--model={own}:grey", "--init_learning_rate=0.001", *flags)
     assert np.isfinite(log.measured.losses).all()
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("facts_in_this_process")
 def test_a_weight_that_does_not_reach_the_loss_is_named(train_here: TrainHere, own: Path) -> None:
     with pytest.raises(UsageError, match="not depend on the weight layer/idle, .* remove it .* or set trainable=False"):
         train_here(*ON_CPU, f"--model={own}:unused")
@@ -672,7 +666,7 @@ def test_facts_are_kept_until_the_code_changes(own: Path, tmp_path: Path, monkey
     outside_models._facts.cache_clear()
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("facts_in_this_process")
 def test_the_function_of_the_documentation_is_one(own: Path) -> None:
     page = (ROOT / "docs" / "howto" / "own-model.md").read_text()
     own.write_text(page.split("```python\n")[1].split("```")[0])

@@ -187,6 +187,7 @@ def _own_model(tmp_path: Path, body: str) -> str:
     return f"--model={path}:build"
 
 
+@pytest.mark.usefixtures("facts_in_this_process")
 def test_a_model_of_users_trains_alike(run_bench: RunBench, records: Records, tmp_path: Path) -> None:
     for loop in ("replicated", "pytorch"):
         run_bench(*FLAGS, _own_model(tmp_path, CONVERTED), f"--variable_update={loop}").succeeded()
@@ -194,6 +195,7 @@ def test_a_model_of_users_trains_alike(run_bench: RunBench, records: Records, tm
     assert len(set(losses_of(ours))) == 5 and losses_of(theirs) == pytest.approx(losses_of(ours), rel=1e-3)
 
 
+@pytest.mark.usefixtures("facts_in_this_process")
 @pytest.mark.parametrize(("body", "message"), REFUSED.items())
 def test_models_that_would_be_others_in_pytorch_are_refused(
     run_bench: RunBench, tmp_path: Path, body: str, message: str
