@@ -29,6 +29,7 @@ _LOOK_SECONDS = 0.25
 _PR_SET_PDEATHSIG = 1
 # A run prints one record: ten million steps are 200 MB. A process that writes more into a file is killed.
 MOST_OUTPUT_BYTES = 2**28
+_TAIL_BYTES = 2**16
 # An end of file means that the process which could have written a line is dead.
 _WHEN_DEAD = 'trap "" HUP INT TERM; read _ || {{ {}; }}'
 _KILL_GROUPS = 'kill -s KILL -- "$@"'
@@ -163,6 +164,15 @@ def captured(words: Sequence[str], timeout_seconds: float, **how: Any) -> tuple[
         (ended,) = supervise(command, timeout_seconds=timeout_seconds)
         output.seek(0)
         return ended, output.read()
+
+
+def tail(file: IO[bytes] | None) -> str:
+    """Returns the end of a file, whose position stays: a process that writes into it shares that."""
+    if file is None:
+        return ""
+    file.flush()
+    number = file.fileno()
+    return os.pread(number, _TAIL_BYTES, max(0, os.fstat(number).st_size - _TAIL_BYTES)).decode(errors="replace")
 
 
 def replace_by(words: list[str]) -> NoReturn:

@@ -151,10 +151,9 @@ def test_weights_that_are_not_finite_are_not_saved(run_bench: RunBench, tmp_path
     flags = (*SMALL, "--num_batches=1", "--train_dir=ck")
     assert run_bench(*flags).status == 0
     diverged = run_bench(*flags, "--init_learning_rate=1e38", "--save_model_steps=1")
-    assert "No checkpoint is saved after step 3, since " in diverged.stderr
-    assert checkpoint_files.read_checkpoint(tmp_path / "ck").steps == 2
-    nan = np.float32("nan")
-    assert checkpoint_files.not_finite({"in_flight/x": nan}) == ""
+    assert "No checkpoint is saved after step" in diverged.stderr
+    assert checkpoint_files.not_finite(checkpoint_files.read_checkpoint(tmp_path / "ck").values) == ""
+    assert checkpoint_files.not_finite({"in_flight/x": np.float32("nan")}) == ""
 
 
 def test_a_checkpoint_that_cannot_be_saved_leaves_the_record(
