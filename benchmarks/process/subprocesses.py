@@ -86,8 +86,7 @@ class Command:
         words: program and arguments.
         stdout: file for its output; None is our own output.
         stderr: file for its errors; None is our own.
-        stdin: `DEVNULL`; the descriptor of a file that it reads; or `PIPE`: left open and empty, so that it closes when
-            this process has ended.
+        stdin: `DEVNULL`, or the descriptor of a file that it reads.
         first_to_be_killed: whether the kernel kills it before any other if the host's memory does not suffice; else it
             is as likely to be killed as this process.
         variables: of the environment, beside those of this process.
@@ -95,7 +94,8 @@ class Command:
         hands_over: sockets that it inherits under their numbers, and that are closed here.
         ends_in_order: whether a signal to this process is passed on to it, so that it ends in order; else it is killed
             once the others have ended.
-        signals_by_stdin: whether a signal is the line `INT`, `TERM` or `HUP` in its stdin, a `PIPE`.
+        signals_by_stdin: its stdin is a pipe instead, which closes when this process has ended; a signal is the line
+            `INT`, `TERM` or `HUP` there.
         patience: asked with its status once it has ended: for how many seconds those beside it may go on before they
             are killed, as if their time were up.
         stopped_seconds: it is killed once it has been stopped, as by SIGSTOP, for so long.
@@ -229,9 +229,9 @@ class _Child:
     def send(self, number: int) -> None:
         if number == signal.SIGUSR1 and (self.command.stderr is None or self.command.signals_by_stdin):
             return  # it has no file for its stacks
-        if not self.command.signals_by_stdin:
+        if self.process.stdin is None:
             self.process.send_signal(number)
-        elif self.process.stdin:
+        else:
             with contextlib.suppress(OSError):  # the connection has ended
                 self.process.stdin.write(signal.Signals(number).name.removeprefix("SIG").encode() + b"\n")
                 self.process.stdin.close()
@@ -246,7 +246,7 @@ def _start(command: Command) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
             command.words,
-            stdin=command.stdin,
+            stdin=subprocess.PIPE if command.signals_by_stdin else command.stdin,
             stdout=command.stdout,
             stderr=command.stderr,
             env={**os.environ, **command.variables},

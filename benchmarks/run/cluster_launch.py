@@ -11,7 +11,6 @@ import datetime
 import functools
 import math
 import shutil
-import subprocess
 import sys
 import time
 import uuid
@@ -250,7 +249,6 @@ def launch(cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path) ->
                     words=words[task],
                     stdout=files.get(task),
                     stderr=files.get(task),
-                    stdin=subprocess.PIPE,
                     ends_in_order=task == cluster.leader,
                     signals_by_stdin=not cluster.local,
                     patience=functools.partial(_patience, cluster, task),
