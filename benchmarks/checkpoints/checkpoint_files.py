@@ -60,7 +60,7 @@ class Saved:
         prefix: of its files, which is TensorFlow's name for it.
         steps: of the training, when it was saved.
         facts: of the training, as JSON can hold them.
-        values: by name; finite, except those in flight.
+        values: by name; `saving` lets only those in flight be other than finite.
     """
 
     prefix: Path
@@ -175,25 +175,21 @@ def _read(prefix: Path) -> Saved:
     """Returns a checkpoint after all of it was read, with its checksums.
 
     Raises:
-        DataError: it is damaged, was not saved by this suite, or has values that are not finite.
+        DataError: it is damaged, or was not saved by this suite.
         StorageError: it is at an address, and cannot be copied from there.
     """
-    try:
-        with _at_hand(prefix) as local:
+    with _at_hand(prefix) as local:
+        try:
             entries = _entries(local)
-        stated = entries.pop(_FACTS, None)
-        facts = None if stated is None else json.loads(stated.item())
-    except StorageError:
-        raise
-    except Exception as error:  # TensorFlow raises many types for damaged files
-        raise DataError(f"The checkpoint {prefix} is damaged ({reason_of(error)}).") from error
+            stated = entries.pop(_FACTS, None)
+            facts = None if stated is None else json.loads(stated.item())
+        except Exception as error:  # TensorFlow raises many types for damaged files
+            raise DataError(f"The checkpoint {prefix} is damaged ({reason_of(error)}).") from error
     if facts is None:
         raise DataError(f"The checkpoint {prefix} was not saved by this suite: it does not say which model it is of.")
     held = facts if isinstance(facts, dict) else {}
     if wrong := [name for name, is_valid in _MUST_BE.items() if not is_valid(held.get(name))]:
         raise DataError(f"The checkpoint {prefix} is damaged (it has no valid {', '.join(wrong)}).")
-    if name := not_finite(entries):
-        raise DataError(f"The checkpoint {prefix} is of a training that diverged: {name} is not finite.")
     return Saved(prefix, held["steps"], held, entries)
 
 

@@ -25,9 +25,7 @@ from benchmarks.data.sources.safe_files import only_writer
 from benchmarks.data.sources.storage import is_address
 from benchmarks.errors import DataError, UsageError
 from benchmarks.graph.run_graph import RunGraph
-from benchmarks.measure import interleaved_steps
 from benchmarks.measure.display import Display
-from models.applications import APPLICATION
 from variable_mgr.modifiers import Modifiers
 
 
@@ -106,7 +104,7 @@ def only_training(directory: str | None, team: Team) -> Iterator[None]:
         UsageError: another training uses it.
     """
     with contextlib.ExitStack() as stack:
-        if directory is not None and team.is_leader and not interleaved_steps.inherited():
+        if directory is not None and team.is_leader:
             try:
                 if is_address(directory):
                     raise OSError(errno.ENOLCK, "its storage has no locks")
@@ -154,8 +152,6 @@ def find_earlier(config: Config, team: Team, display: Display) -> Earlier:
 
 def _newest(directory: str, team: Team, *, weights_only: bool) -> Saved | None:
     """Returns the newest whole checkpoint, which is the same for all workers; None if the directory has none."""
-    if interleaved_steps.inherited():
-        raise UsageError("--train_dir: two runs in time slices would train the same weights. Omit it.")
     saved = checkpoint_files.read_checkpoint(directory) if weights_only else checkpoint_files.latest(directory)
     steps = team.meet("looked for a checkpoint", saved and saved.steps)
     if len(set(steps.values())) > 1:
@@ -210,13 +206,6 @@ def restoring(config: Config, built: RunGraph, earlier: Earlier) -> Restoring:
     if earlier.values:
         return Restoring(state, state.feeds(earlier.values), state.resumes(earlier.values))
     if checkpoints.initial_weights is not None:
-        is_of_application = config.workload.model.startswith(APPLICATION)
-        if is_of_application and not earlier.initial_weights and place.worker == 0:
-            warn(
-                f"--initial_weights={checkpoints.initial_weights}: if these are weights that keras.applications "
-                "offers, they were trained on images prepared by preprocess_input. Here each channel gets the mean 0 "
-                "and the deviation 1, so they classify worse until they are trained further."
-            )
         weights = earlier.initial_weights or keras_exchange.read_keras_weights(checkpoints.initial_weights, built.model)
         other_head = of_other_classes(weights, built.model.variables)
         if other_head and place.worker == 0:

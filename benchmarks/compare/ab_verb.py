@@ -101,11 +101,10 @@ def run_ab(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
     """
     compare_verb.require_writable(values)
     plan, repository, grids = _plan_ab(values)
-    of_suite = repository is not None and not repository.models
 
     def compare() -> ExitStatus:
         with _sides(values, repository, grids) as sides:
-            findings, candidate_runs = _compare(plan, values["threshold"], sides, command, of_suite=of_suite)
+            findings, candidate_runs = _compare(plan, values["threshold"], sides, command)
         status = compare_verb.report(findings, values)
         # Both sides fail if their common environment is broken, and a gate only warns of status 3.
         return ExitStatus.RUN_FAILED if status is ExitStatus.UNDECIDED and not candidate_runs else status
@@ -114,7 +113,7 @@ def run_ab(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
 
 
 def _compare(
-    plan: RoundsPlan, percent: float | None, sides: Mapping[str, Build], command: Sequence[str], *, of_suite: bool
+    plan: RoundsPlan, percent: float | None, sides: Mapping[str, Build], command: Sequence[str]
 ) -> tuple[Findings, bool]:
     """Returns the findings, and whether the candidate ran, or only waited for a base that did not.
 
@@ -144,7 +143,7 @@ def _compare(
         candidate=Side(name=sides[CANDIDATE].name, software=software_in_words(candidate) or _UNKNOWN),
         hardware=next(map(hardware_in_words, [*base, *candidate]), _UNKNOWN),
         findings=[each.finding(title) for each, title in zip(decided, interleaved_rounds.titles(decided), strict=True)],
-        notes=list(dict.fromkeys([*notes, *run_notes, *_notes_on_differences(pairs, of_suite), *refused])),
+        notes=list(dict.fromkeys([*notes, *run_notes, *_notes_on_differences(pairs), *refused])),
     )
     return findings, bool(candidate) or any(waited_in_vain(pair.candidate.reason) for pair in pairs)
 
@@ -175,8 +174,8 @@ def _supported_threshold(baselines_dir: Path, pair: Pair, notes: list[str]) -> f
     return stored.threshold
 
 
-def _notes_on_differences(pairs: Sequence[Pair], of_suite: bool) -> Iterator[str]:
-    """Yields in what the sides differ; `of_suite`: that should be the suite, of which one side is a revision."""
+def _notes_on_differences(pairs: Sequence[Pair]) -> Iterator[str]:
+    """Yields in what the sides differ, and whether the code of a user's model does."""
     for base, candidate in [(pair.base, pair.candidate) for pair in pairs if pair.rates]:
         if fields := differences(software(base), software(candidate), SIDES):
             yield f"The software differs: {listed(fields)}."
@@ -189,9 +188,6 @@ def _notes_on_differences(pairs: Sequence[Pair], of_suite: bool) -> Iterator[str
             yield f"The code of the model differs: {names[0]} in the base, {names[1]} in the candidate."
         elif codes[0] is not None:
             yield f"The code of {base.config.get('model')} is the same in {SIDES[0]} and {SIDES[1]}."
-        commits = {record.identity.suite_commit or "+" for record in (base, candidate)}
-        if of_suite and len(commits) == 1 and not (commit := commits.pop()).endswith("+"):
-            yield f"The suite is the same in {SIDES[0]} and {SIDES[1]}: commit {commit} without changes."
 
 
 AB_FLAGS: Groups = {

@@ -279,3 +279,12 @@ def shares_devices(given: Mapping[str, Any], devices: Devices, *, in_cluster: bo
         return not in_cluster
     copies = not given["forward_only"] and entry.copies_by_default(in_cluster=in_cluster)
     return copies and _requested_reduction(given, devices)[0] is None
+
+
+def refuse_reference_loop(verb: str, name: str | None) -> None:
+    """Raises UsageError if a verb about variable managers gets a reference training loop."""
+    if name in catalog.REFERENCE_LOOPS:
+        raise UsageError(
+            f"{verb} knows variable managers, and {name} is a reference training loop: name one of "
+            f"{', '.join(MANAGERS)}."
+        )

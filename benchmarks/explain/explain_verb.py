@@ -13,6 +13,7 @@ from benchmarks.config import outside_models
 from benchmarks.config.config import ANY_NUMBER_OF_GPUS, Config, resolve
 from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
+from benchmarks.config.variable_update import refuse_reference_loop
 from benchmarks.config.verb import Verb
 from benchmarks.config.workload import Length
 from benchmarks.console import say, warn
@@ -34,7 +35,7 @@ from benchmarks.run.run_record import empty_log
 from models import specs
 from results import placement_tables
 from results.text import Table
-from variable_mgr.catalog import MANAGERS, REFERENCE_LOOPS, SHORTHANDS
+from variable_mgr.catalog import MANAGERS, SHORTHANDS
 
 _DEFAULT_MANAGER = "replicated"
 _OF_SEVERAL_MODELS = frozenset(
@@ -135,11 +136,7 @@ def _with_manager(words: Sequence[str], values: Mapping[str, Any]) -> dict[str, 
     if words and values["variable_update"] not in (None, words[0]):
         raise UsageError(f"explain: '{words[0]}' and --variable_update={values['variable_update']} name two managers.")
     manager = words[0] if words else values["variable_update"]
-    if manager in REFERENCE_LOOPS:
-        raise UsageError(
-            f"explain knows variable managers, and {manager} is a reference training loop: name one of "
-            f"{', '.join(MANAGERS)}."
-        )
+    refuse_reference_loop("explain", manager)
     return {**values, "variable_update": manager}
 
 

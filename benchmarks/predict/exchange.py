@@ -231,8 +231,7 @@ def model_parts(name: str, num_classes: int | None) -> ModelParts:
         layers = flop_count.by_layer(model, spec)
     except ValueError as error:
         raise UsageError(f"predict cannot divide the work of a step over layers: {error}") from error
-    counted = [(layer.name, layer.forward_flops, layer.weight_bytes) for layer in layers]
-    forward, gradients = sum(flops for _, flops, _ in counted), sum(size for *_, size in counted)
+    forward, gradients = sum(layer.forward_flops for layer in layers), sum(layer.weight_bytes for layer in layers)
     if not forward:
         raise UsageError(f"{name} has no convolution or dense layer, so nothing is known of its time.")
-    return ModelParts(model.variables, shares(counted), 3.0 * forward, gradients)
+    return ModelParts(model.variables, shares(layers), 3.0 * forward, gradients)

@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks.config.config import ANY_NUMBER_OF_GPUS, Config, resolve
 from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
+from benchmarks.config.variable_update import refuse_reference_loop
 from benchmarks.config.verb import Verb
 from benchmarks.console import say
 from benchmarks.devices.start_tensorflow import start
@@ -35,7 +36,7 @@ from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.sweep.grid import doublings
 from results.summary import manager_of
 from results.utilisation import data_sheet
-from variable_mgr.catalog import MANAGERS, REFERENCE_LOOPS, WorksIn, named
+from variable_mgr.catalog import MANAGERS, WorksIn, named
 
 _DEFAULT_MANAGER = "collective_all_reduce"
 # Of these and the one that is predicted, the fastest is named.
@@ -52,11 +53,7 @@ def _predict(given: Parsed, command: Sequence[str]) -> ExitStatus:
         if others := [name for name, value in values.items() if value is not None and name != "judge"]:
             raise UsageError(f"--judge predicts the published rates, and nothing else: leave --{others[0]} out.")
         return _judge()
-    if named(values["variable_update"]) in REFERENCE_LOOPS:
-        raise UsageError(
-            f"predict knows variable managers, and {values['variable_update']} is a reference training loop: name one "
-            f"of {', '.join(MANAGERS)}."
-        )
+    refuse_reference_loop("predict", values["variable_update"])
     if values["explain"] and values["output_format"] == "json":
         raise UsageError("--explain draws in text: leave it out with --output_format=json.")
     host = find_hardware(values["hardware"]) if values["hardware"] else _hardware_here()

@@ -38,7 +38,7 @@ PROGRAM: Sequence[str] = (sys.executable, str(subprocesses.RUN_BENCH))
 DEFAULT_TIMEOUT_SECONDS = 3600.0
 # After which a process that was stopped, as by SIGSTOP, is killed if another one interleaves its steps with it.
 _STOPPED_SECONDS = 120.0
-_TAIL_LINES, _TAIL_BYTES = 5, 2**16
+_TAIL_LINES = 5
 # What is left of a log that filled the disk.
 _LEFT_BYTES = 2**20
 # What the C++ library prints when it ends a process that no memory is left for.
@@ -104,7 +104,7 @@ class CellRunner:
                 directory=self.directory,
                 variables={**self.variables, **sentinel.RECORDED_BY_PARENT, **(end.variables() if end else {})},
                 hands_over=[end.socket] if end else [],
-                patience=lambda status: 0.0 if interleaved_steps.waited_in_vain(_tail(log)) else math.inf,
+                patience=lambda status: 0.0 if interleaved_steps.waited_in_vain(subprocesses.tail(log)) else math.inf,
                 stopped_seconds=_STOPPED_SECONDS if end else math.inf,
             )
 
@@ -116,7 +116,7 @@ class CellRunner:
         `before` is the store's file, at its end before the process; `killed` is when or why it was, if it was.
         """
         session, path = self.provenance.session_id, self.store.jsonl_path
-        was_removed = not _is_still(before, path)
+        was_removed = not (path.exists() and os.path.samestat(os.fstat(before.fileno()), path.stat()))
         if was_removed:  # the run may have stored its record before that, or in a new file
             loaded = load(Path(f"/proc/self/fd/{before.fileno()}"), *([path] if path.exists() else []))
         else:
@@ -130,7 +130,7 @@ class CellRunner:
         record = next((each for each in reversed(new) if each.identity.run_id not in known), None)
         is_stored = record is not None
         if record is None and (record := printed) is None:
-            output = "\n".join([_tail(command.stderr), _tail(command.stdout), *loaded.problems])
+            output = "\n".join([subprocesses.tail(command.stderr), subprocesses.tail(command.stdout), *loaded.problems])
             record = self._without_run(cell, *_what_happened(cell, ended, output, killed))
         if ended.wrote_too_much and command.stderr:
             command.stderr.truncate(min(_LEFT_BYTES, os.fstat(command.stderr.fileno()).st_size))
@@ -223,7 +223,7 @@ def run_together(runners: Sequence[CellRunner], cells: Sequence[Cell], what: str
             why = f"Its process could not be started: {error.strerror or error}. Free memory, processes or disk space."
             both = zip(runners, cells, strict=True)
             return [runner.save_without_run(cell, Status.CRASH, why) for runner, cell in both]
-        in_vain = any(interleaved_steps.waited_in_vain(_tail(command.stderr)) for command in commands)
+        in_vain = any(interleaved_steps.waited_in_vain(subprocesses.tail(command.stderr)) for command in commands)
         flag = f" ({runners[0].timeout_flag})" if runners[0].timeout_flag else ""
         killed = (
             "because the run beside it waited in vain for its time slice" if in_vain else f"after {limit:g} s{flag}"
@@ -243,21 +243,6 @@ def given(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _is_still(file: IO[bytes], path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except OSError:
-        return False
-
-
-def _tail(file: IO[bytes] | None) -> str:
-    """Returns the end of a file, whose position stays: a run that writes into it shares that."""
-    assert file is not None, "each run has files of its own"
-    file.flush()
-    number = file.fileno()
-    return os.pread(number, _TAIL_BYTES, max(0, os.fstat(number).st_size - _TAIL_BYTES)).decode(errors="replace")
-
-
 def _log(directory: Path, name: str) -> IO[bytes]:
     try:
         (directory / "logs").mkdir(exist_ok=True)
@@ -275,14 +260,7 @@ def _temporary_file(directory: Path) -> IO[bytes]:
     folders = [directory]
     with contextlib.suppress(FileNotFoundError):  # there is none that can be written
         folders.append(Path(tempfile.gettempdir()))
-    return tempfile.TemporaryFile(dir=max(folders, key=_free_bytes))
-
-
-def _free_bytes(folder: Path) -> int:
-    try:
-        return shutil.disk_usage(folder).free
-    except OSError:
-        return -1
+    return tempfile.TemporaryFile(dir=max(folders, key=lambda folder: shutil.disk_usage(folder).free))
 
 
 def _printed(stdout: IO[bytes] | None, session: str) -> Record | None:

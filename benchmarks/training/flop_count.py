@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -52,8 +52,7 @@ class Work:
         return {"flops_per_image": round(self.flops / images), "bytes_per_image": round(self.moved_bytes / images)}
 
 
-@dataclasses.dataclass(frozen=True)
-class Layer:
+class Layer(NamedTuple):
     """A part of a forward pass: its name, operations per image, and the bytes of its weights, or of their gradient."""
 
     name: str

@@ -16,6 +16,7 @@ from benchmarks.config import outside_models
 from benchmarks.config.config import Config, resolve
 from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
+from benchmarks.config.variable_update import refuse_reference_loop
 from benchmarks.config.verb import Verb
 from benchmarks.console import progress, say, warn
 from benchmarks.devices import options
@@ -27,7 +28,6 @@ from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.watchdog import Watchdog, watched
 from benchmarks.run import cluster_launch
 from results.text import Table, counted
-from variable_mgr.catalog import REFERENCE_LOOPS
 
 if TYPE_CHECKING:
     from benchmarks.verify.cases import Case, CaseResult
@@ -154,10 +154,7 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
     Products are computed in fp32, since TF32 is less exact than what the references allow.
     """
     values = {**given.values, "precision": "fp32"}
-    if values["variable_update"] in REFERENCE_LOOPS:
-        raise UsageError(
-            f"verify compares variable managers, and {values['variable_update']} is a reference training loop: omit it."
-        )
+    refuse_reference_loop("verify", values["variable_update"])
     one_setting = any(values[flag.name] is not None for flag in SETTING_FLAGS)
     if values["model"]:
         models = _resolve_models(values)

@@ -120,11 +120,9 @@ def public(record: Record, words: frozenset[str], machine: str = "") -> Record:
     `words` are the values that flags of the suite may have. `machine` is the title of a machine that has none yet.
 
     Raises:
-        ValueError: the run is not valid, has values or an identity that no run writes, or its machine has no title.
+        ValueError: the run has values or an identity that no run writes, or its machine has no title.
     """
     identity, environment = record.identity, record.environment
-    if record.status is not Status.OK:
-        raise ValueError("it is not a valid run")
     for name, form in _IDENTITY.items():
         if not re.fullmatch(form, str(getattr(identity, name)), re.ASCII):
             raise ValueError(f"{name} does not have the form that a run writes")

@@ -159,17 +159,17 @@ def _finding(
     today = RunGroup(title=title, records=records)
     limits = SessionLimits([session.images_per_sec for session in history])
     limit = limits.threshold if threshold is None else threshold
-    decision = limits.judge(today.rates, threshold=limit)
-    failed = today.failures
-    if history and failed:
-        reason = f"{len(failed)} of today's {len(today.records)} runs failed where {len(history)} stored sessions "
-        reason += f"ran. {rounds.why_failed(failed[0])}"
-        decision = dataclasses.replace(decision, verdict=Verdict.FAILED, reason=reason)
-    elif not today.rates:
+    if today.rates:
+        decision = limits.judge(today.rates, threshold=limit)
+    else:
         why = "To check only a part of what is stored, use --where; if this configuration is no longer wanted, remove "
         why += f"{key[1]}/{key[0]}.jsonl."
         reason = f"Today has no valid run of it. {rounds.why_failed(records[0]) if records else why}"
-        decision = dataclasses.replace(decision, verdict=Verdict.MISSING, reason=reason)
+        decision = Decision(verdict=Verdict.MISSING, reason=reason)
+    if history and (failed := today.failures):
+        reason = f"{len(failed)} of today's {len(today.records)} runs failed where {len(history)} stored sessions "
+        reason += f"ran. {rounds.why_failed(failed[0])}"
+        decision = dataclasses.replace(decision, verdict=Verdict.FAILED, reason=reason)
     stored_rounds = sum(len(session.records) for session in history)
     base = (math.exp(limits.centre) if history else None, stored_rounds)
     candidate = (median(today.rates) if today.rates else None, len(today.rates))
@@ -234,13 +234,13 @@ class SessionLimits:
         return supported_threshold(self.noise) if self.is_enough else QUIET_THRESHOLD
 
     def judge(self, today: Sequence[float], *, threshold: float) -> Decision:
-        """Judges today's rounds, by their images per second in the order in which they ran.
+        """Judges today's rounds, at least one, by their images per second in the order in which they ran.
 
         The threshold is a share, such as 0.05.
         """
         limit = log_threshold(threshold)
         logs = [math.log(rate) - self.centre for rate in today]
-        if not self.is_enough or not logs:
+        if not self.is_enough:
             return self._too_few(logs)
         change = median(logs)
         repeats = [median(half) for half in halves(logs)] if len(logs) > 1 else []
@@ -277,12 +277,10 @@ class SessionLimits:
         return decide(evidence, threshold, reasons)
 
     def _too_few(self, logs: Sequence[float]) -> Decision:
-        reason = "There are no runs of today to compare."
-        if not self.is_enough:
-            reason = (
-                f"There {'is' if self.sessions == 1 else 'are'} {counted(self.sessions, 'stored session')} of this "
-                f"configuration on this hardware, and {FEWEST_SESSIONS} are needed to separate a change from noise: "
-                f"store {FEWEST_SESSIONS - self.sessions} more."
-            )
-        change = Interval(math.expm1(median(logs))) if logs and self.sessions else None
+        reason = (
+            f"There {'is' if self.sessions == 1 else 'are'} {counted(self.sessions, 'stored session')} of this "
+            f"configuration on this hardware, and {FEWEST_SESSIONS} are needed to separate a change from noise: "
+            f"store {FEWEST_SESSIONS - self.sessions} more."
+        )
+        change = Interval(math.expm1(median(logs))) if self.sessions else None
         return Decision(verdict=Verdict.INCONCLUSIVE, reason=reason, change=change)

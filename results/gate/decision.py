@@ -76,7 +76,9 @@ def judge(log_ratios: Sequence[float], *, threshold: float, fresh: int) -> Decis
     """
     rounds = len(log_ratios)
     if rounds < 2:
-        return _too_few(log_ratios)
+        change = Interval(_expm1(log_ratios[0])) if log_ratios else None
+        reason = "Fewer than two repeats of both sides decide nothing. Run at least 5."
+        return Decision(verdict=Verdict.INCONCLUSIVE, reason=reason, change=change)
     spread = math.sqrt(variance(log_ratios))
     return _judge_sample(
         mean=fmean(log_ratios),
@@ -93,12 +95,10 @@ def judge(log_ratios: Sequence[float], *, threshold: float, fresh: int) -> Decis
 def judge_apart(base_logs: Sequence[float], candidate_logs: Sequence[float], *, threshold: float) -> Decision:
     """Judges rounds that were not interleaved, by Welch's interval: a drift of the machine looks like a change.
 
-    The logarithms of both sides' rates are in the order in which they ran. A drop is confirmed if each half in time
-    shows it, not only the later one: neither half was searched for a drop.
+    The logarithms of both sides' rates, at least two of each, are in the order in which they ran. A drop is confirmed
+    if each half in time shows it, not only the later one: neither half was searched for a drop.
     """
     rounds = min(len(base_logs), len(candidate_logs))
-    if rounds < 2:
-        return _too_few([fmean(candidate_logs) - fmean(base_logs)] if rounds else [])
     sides = zip(halves(base_logs), halves(candidate_logs), strict=True)
     variances = [(variance(logs), len(logs)) for logs in (base_logs, candidate_logs)]
     shares = [(of_side / count, count) for of_side, count in variances]
@@ -192,14 +192,6 @@ def _judge_sample(
         else f"{seen}, but no repeats were left to confirm it. Run it again, or with more repeats.",
     )
     return decide(evidence, threshold, reasons)
-
-
-def _too_few(log_ratios: Sequence[float]) -> Decision:
-    if not log_ratios:
-        return Decision(verdict=Verdict.INCONCLUSIVE, reason="There are no repeats of both sides to compare.")
-    change = Interval(_expm1(log_ratios[0]))
-    reason = f"It is {in_words(change.value)} in one repeat, which may be noise. Run at least 5 repeats."
-    return Decision(verdict=Verdict.INCONCLUSIVE, reason=reason, change=change)
 
 
 def in_words(change: float) -> str:

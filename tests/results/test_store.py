@@ -416,7 +416,6 @@ def test_a_csv_of_fewer_columns_is_made_anew_without_a_backup(tmp_path: Path) ->
     pd.read_csv(store.csv_path).iloc[:, :-1].to_csv(store.csv_path, index=False)
     assert store.append(make_record()) == []
     assert len(_rows(store)) == 2 and not [*tmp_path.glob("results.*.csv")]
-    assert len(_rows(store)) == 2
 
 
 def test_a_record_is_a_line_and_a_row_that_are_appended(tmp_path: Path) -> None:

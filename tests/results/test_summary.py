@@ -10,7 +10,7 @@ from results.intervals import Interval
 from results.measurement import Measurement
 from results.record import STEPS_PER_SLICE, Record, Status
 from results.report import headline
-from results.report.anomalies import anomalies, title, warnings_of
+from results.report.anomalies import anomalies, warnings_of
 from results.report.plots import where_time_goes
 from results.report.ranking import ranking_groups
 from results.summary import Siblings, manager_of, summarize
@@ -66,12 +66,6 @@ def test_how_processes_differ_on_one_machine_shows_nothing_of_another() -> None:
     *_, once, noisy = summarize([*quiet, fake_run()])
     assert once.among_processes.log_half_width < 0.1
     assert noisy.among_processes.log_half_width == pytest.approx(0.2, rel=1e-2), "10 % are assumed"
-
-
-def test_other_hardware_is_another_row_that_says_so() -> None:
-    one, other = summarize([fake_run(), fake_run(hardware="another")])
-    assert one.also != other.also and one.also.startswith("machine ")
-    assert summarize([fake_run()])[0].also == ""
 
 
 def test_differences_between_rows_of_a_model_are_named() -> None:
@@ -287,14 +281,6 @@ def test_repeats_with_unlike_environment_variables_are_noted() -> None:
     runs[0].environment["variables"]["TF_ENABLE_ONEDNN_OPTS"] = "0"
     (note,) = anomalies(summarize(runs))
     assert "unlike environment variables (TF_ENABLE_ONEDNN_OPTS): select runs with --where (session_id," in note
-
-
-def test_numbers_of_processes_are_in_the_title() -> None:
-    runs = [fake_run(num_ps=n, num_workers=2, cluster="hosts") for n in (1, 2)]
-    assert [title(row) for row in summarize(runs)] == [
-        "resnet50, replicated psgpu, 1 ps, 2 workers, 2 GPUs, batch 32",
-        "resnet50, replicated psgpu, 2 ps, 2 workers, 2 GPUs, batch 32",
-    ]
 
 
 def test_warnings_of_one_kind_are_reported_once() -> None:

@@ -13,7 +13,6 @@ _INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"#+\s+(.*)")
 _FENCE = "```"
-_FOLDERS = ("contributing", "docs", "deploy", "tests")
 # Presets that train on images, and evaluate.
 RECIPES = ("cifar10-resnet20", "digits", "imagenet-resnet50")
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +10,8 @@ from hypothesis import strategies as st
 from benchmarks.config.variable_update import Variables
 from benchmarks.graph.sent_bytes import manager_on_real_devices
 from benchmarks.process.tensorflow_setup import Devices
+from models.building import ModelVariable, VariableKind
+from tests.support.steps import variable
 from variable_mgr import factory
 from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.manager import VariableManager
@@ -31,25 +32,20 @@ from variable_mgr.transfers import (
 WORKERS = 3
 
 
-@dataclasses.dataclass(frozen=True)
-class _Variable:
-    """A variable of which only the size matters; all are float32."""
-
-    kind: str
-    shape: tuple[int, ...]
-    name: str = "layer/kernel"
+def _variable(kind: VariableKind, *shape: int) -> ModelVariable:
+    return variable("layer/kernel", np.zeros(shape, np.float32), kind)
 
 
 WEIGHTS = [
-    _Variable("weight", (1000,)),
-    _Variable("weight", (24,)),  # with the first 4096 bytes
-    _Variable("statistic", (7,)),
+    _variable("weight", 1000),
+    _variable("weight", 24),  # with the first 4096 bytes
+    _variable("statistic", 7),
 ]
 VARIABLES = [
-    _Variable("weight", (10, 10)),  # 400 bytes, to ps 0
-    _Variable("weight", (20,)),  # 80 bytes, to ps 1
-    _Variable("statistic", (3,)),  # 12 bytes, to ps 1
-    _Variable("tower_state", (7,)),
+    _variable("weight", 10, 10),  # 400 bytes, to ps 0
+    _variable("weight", 20),  # 80 bytes, to ps 1
+    _variable("statistic", 3),  # 12 bytes, to ps 1
+    _variable("tower_state", 7),
 ]
 
 

@@ -192,15 +192,6 @@ def test_facts_have_types_and_ranges(tmp_path: Path, facts: dict[str, Any]) -> N
         checkpoint_files.read_checkpoint(tmp_path)
 
 
-def test_a_weight_that_is_not_finite_is_refused_and_one_in_flight_is_not(tmp_path: Path) -> None:
-    nan = np.float32("nan")
-    checkpoint_files.write(tmp_path, 4, {**VALUES, "in_flight/x": nan}, FACTS, 5)
-    assert np.isnan(checkpoint_files.read_checkpoint(tmp_path).values["in_flight/x"])
-    checkpoint_files.write(tmp_path, 5, {**VALUES, "bias": nan}, FACTS, 5)
-    with pytest.raises(DataError, match="diverged: bias is not finite"):
-        checkpoint_files.read_checkpoint(tmp_path / "model.ckpt-5")
-
-
 def test_one_of_another_program_is_refused(tmp_path: Path) -> None:
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         variable = tf.Variable(1.0)

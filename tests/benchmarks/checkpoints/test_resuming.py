@@ -147,6 +147,15 @@ def test_a_second_training_in_a_directory_is_refused_while_the_first_runs(run_be
     assert not (tmp_path / "ck" / ".checkpoints.lock").exists()
 
 
+def test_weights_that_are_not_finite_are_not_saved(run_bench: RunBench, tmp_path: Path) -> None:
+    flags = (*SMALL, "--num_batches=1", "--train_dir=ck")
+    assert run_bench(*flags).status == 0
+    diverged = run_bench(*flags, "--init_learning_rate=1e38", "--save_model_steps=1")
+    assert "No checkpoint is saved after step" in diverged.stderr
+    assert checkpoint_files.not_finite(checkpoint_files.read_checkpoint(tmp_path / "ck").values) == ""
+    assert checkpoint_files.not_finite({"in_flight/x": np.float32("nan")}) == ""
+
+
 def test_a_checkpoint_that_cannot_be_saved_leaves_the_record(
     run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:

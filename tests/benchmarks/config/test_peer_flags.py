@@ -193,6 +193,13 @@ def test_what_old_scripts_write(words: list[str], name: str, value: object) -> N
     assert not parsed.words
 
 
+@pytest.mark.parametrize("here", peer_flags._OF_OTHER_TOOLS)
+def test_flags_of_other_tools_are_answered_with_the_flag_here(here: str) -> None:
+    for name in peer_flags._OF_OTHER_TOOLS[here].split():
+        with pytest.raises(UsageError, match=re.escape(f"There is no flag --{name}. Use {here}. See --help")):
+            flag.parse([f"--{name}=1"], GROUPS)
+
+
 def test_horovod_is_refused_with_its_replacement_under_mpi_and_slurm() -> None:
     with pytest.raises(UsageError) as caught:
         flag.parse(["--variable_update=Horovod"], GROUPS)

@@ -151,15 +151,7 @@ def test_a_flagfile_that_cannot_be_read_is_named(
         (["--modle=vgg16"], r"no flag --modle. Did you mean '--model'\?"),
         (["--zzzzz"], "no flag --zzzzz. See --help"),
         (["--stacks=9"], "no flag --stacks. See --help"),  # its dashes do not make --hosts similar
-        (["--lr=0.1"], "no flag --lr. Use --init_learning_rate. See --help"),
         (["-a", "resnet50"], "no flag --a. Use --model. See --help"),
-        (["--img-size=224"], "no flag --img_size. Use --model: each has one size of images. See"),
-        (
-            ["--checkpoint_path=x"],
-            "no flag --checkpoint_path. Use --initial_weights to begin with its weights, --train",
-        ),
-        (["--warmup_epochs=5"], "no flag --warmup_epochs. Use --num_learning_rate_warmup_epochs. See"),
-        (["--lr_scheduler=cosine"], "no flag --lr_scheduler. Use --cosine_decay_epochs, --piecewise_learning_rate_sch"),
         (["--no-cuda"], "no flag --nocuda. Use --device. See"),
         (
             ["--variable_update=replicate"],
@@ -176,8 +168,6 @@ def test_a_flagfile_that_cannot_be_read_is_named(
         (["--optimizer=sgd,adam"], "there is no 'sgd,adam'.* Lists are for `sweep`."),
         (["--num_epoch=3"], r"no flag --num_epoch. Did you mean '--num_epochs'\?"),
         (["--momentum=much"], "--momentum=much: 'much' is not a number"),
-        (["--dataset=imagenet"], "no flag --dataset. Use --data_name. See"),
-        (["--num_omp_threads", "8"], "no flag --num_omp_threads. Use --num_intra_threads. See"),
         (["--forward_only=perhaps"], "--forward_only=perhaps: 'perhaps' is not true or false"),
         (
             ["--noforward_only=3"],

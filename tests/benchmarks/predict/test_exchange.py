@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from benchmarks.config.variable_update import Variables
@@ -15,21 +16,12 @@ from benchmarks.predict.prediction import COMPUTING, LATENCY, Subject, step
 from benchmarks.predict.step_graph import Exchange, Layout, shares
 from benchmarks.process.tensorflow_setup import Devices
 from models.specs import find_model
+from tests.support.steps import variable
 from variable_mgr.catalog import IN_ONE_PROCESS, MANAGERS, WorksIn
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.transfers import by_kind
 
-
-@dataclasses.dataclass(frozen=True)
-class _Variable:
-    """A variable of which only the size and the layer matter; all are float32."""
-
-    kind: str
-    shape: tuple[int, ...]
-    name: str
-
-
-WEIGHTS = [_Variable("weight", (1000,), "a/kernel"), _Variable("weight", (24,), "b/kernel")]
+WEIGHTS = [variable("a/kernel", np.zeros(1000, np.float32)), variable("b/kernel", np.zeros(24, np.float32))]
 BYTES = 4096
 PARTS = shares([("a", 3, 4000), ("b", 1, 96)])
 
@@ -38,7 +30,7 @@ def made(manager: str, layout: Layout, *, on: str = "cpu", scale: int = 1, **mod
     spec = {} if "all_reduce_spec" in modifiers or manager != "replicated" else {"all_reduce_spec": "pscpu"}
     variables = Variables(variable_update=manager, shared_on=on, modifiers=Modifiers(**{**spec, **modifiers}))
     larger = [dataclasses.replace(weight, shape=(scale * weight.shape[0],)) for weight in WEIGHTS]
-    return exchange_of(variables, layout, larger)  # type: ignore[arg-type]
+    return exchange_of(variables, layout, larger)
 
 
 def sent(exchange: Exchange) -> dict[str, float]:
@@ -56,8 +48,8 @@ def test_the_bytes_of_tasks_are_those_that_a_manager_states(manager: str, on: st
     reducing = {"all_reduce_spec": "xring"} if manager == "replicated" and on == "gpu" else {}
     modifiers = {"local_sgd_steps": 4} if manager == "local_sgd" else reducing
     variables = Variables(variable_update=manager, shared_on=on, modifiers=Modifiers(**modifiers))  # type: ignore[arg-type]
-    stated = by_kind(manager_on_real_devices(Devices(device="gpu", num_devices=4), variables).transfers(WEIGHTS))  # type: ignore[arg-type]
-    found = sent(exchange_of(variables, Layout(4), WEIGHTS))  # type: ignore[arg-type]
+    stated = by_kind(manager_on_real_devices(Devices(device="gpu", num_devices=4), variables).transfers(WEIGHTS))
+    found = sent(exchange_of(variables, Layout(4), WEIGHTS))
     assert {kind: 4 * size for kind, size in found.items()} == pytest.approx(
         {kind: size for kind, (_, size) in (stated or {}).items() if size}
     )
@@ -133,20 +125,20 @@ def test_modifiers_decide_what_waits(manager: str, modifiers: dict[str, object],
 def test_a_cpu_computes_nothing_while_it_copies_and_adds() -> None:
     """Of two hosts, the one with the server: each of the two gets and sends all; inside, both ends copy."""
     variables = Variables(variable_update="distributed_replicated", shared_on="cpu")
-    exchange = exchange_of(variables, Layout(1, 2, 1), WEIGHTS, on_cpus=True)  # type: ignore[arg-type]
+    exchange = exchange_of(variables, Layout(1, 2, 1), WEIGHTS, on_cpus=True)
     hops = [hop for stage in exchange.gradients for hop in stage]
     assert all(hop.on_device == (hop.link == COPIES) for hop in hops)
     passed_on, added = 2 * (2 + 1) * BYTES, 2 * BYTES + 2 * BYTES
     assert sum(hop.size_bytes for hop in hops if hop.link == COPIES) == passed_on + added
     assert not [hop for hop in hops if hop.link == LOOPBACK], "the cores copy it"
-    one = exchange_of(variables, Layout(1, 1, 1), WEIGHTS, on_cpus=True)  # type: ignore[arg-type]
+    one = exchange_of(variables, Layout(1, 1, 1), WEIGHTS, on_cpus=True)
     assert not [hop for stage in one.gradients for hop in stage if "network" in hop.link]
 
 
 def test_nccl_of_2017_kept_the_device_busy() -> None:
     variables = Variables(variable_update="replicated", shared_on="gpu", modifiers=Modifiers(all_reduce_spec="nccl"))
     for is_old in (False, True):
-        ((hop,),) = exchange_of(variables, Layout(8), WEIGHTS, nccl_1=is_old).gradients  # type: ignore[arg-type]
+        ((hop,),) = exchange_of(variables, Layout(8), WEIGHTS, nccl_1=is_old).gradients
         assert hop.on_device is is_old
 
 

@@ -196,10 +196,6 @@ class TestCheck:
         assert finding.verdict is Verdict.FAILED
         assert "1 of today's 4 runs failed" in finding.reason and "Ended by signal 11." in finding.reason
 
-    def test_a_failed_run_without_baselines_decides_nothing(self) -> None:
-        today = [*night(20), run(20, status=Status.CRASH, model="vgg16")]
-        assert judged(today, nights(10)).findings[1].verdict is Verdict.MISSING
-
     def test_a_run_that_was_skipped_is_missing(self) -> None:
         today = [run(20, status=Status.SKIPPED, reason="asks for 8 GPUs")]
         finding = only(judged(today, nights(10)))

@@ -264,11 +264,6 @@ def test_other_hardware_is_refused_by_the_field_that_differs(field: str) -> None
         judged(apart(hardware="one"), apart(hardware="another"))
 
 
-def test_a_machine_that_only_the_base_has_is_missing() -> None:
-    findings = judged([*apart(hardware="one"), *apart(hardware="another")], apart(hardware="one"))
-    assert [finding.verdict for finding in findings.findings] == [Verdict.UNCHANGED, Verdict.MISSING]
-
-
 def test_unlike_configurations_are_refused_by_the_fields_of_the_nearest() -> None:
     base = [*apart(model="vgg16", precision="fp16", batch_per_device=8), *apart(output_dir="here")]
     modifiers = {"all_reduce_spec": "xring"}

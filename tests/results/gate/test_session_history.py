@@ -67,14 +67,6 @@ def found() -> list[History]:
     return histories([*reversed(records), fake_run(status=Status.CRASH), *night(3, 50.0, model="vgg16")])
 
 
-def test_a_history_is_in_the_order_of_time_and_knows_its_levels(found: list[History]) -> None:
-    first, other = found
-    assert first.rates[:2] == pytest.approx([100.0, 101.0]) and len(first.sessions) == 12
-    assert first.points == [6] and other.points == []
-    (_, end, before), (begin, _, after) = first.levels
-    assert (end, begin) == (6, 6) and (before, after) == (pytest.approx(100), pytest.approx(90))
-
-
 def test_a_title_has_no_version_of_software_since_sessions_may_differ_in_it() -> None:
     def of(run: Record, version: str) -> Record:
         environment = {**run.environment, "tensorflow_version": version}

@@ -150,14 +150,6 @@ def test_figures_are_comparable_if_all_that_both_state_agrees(
     assert not_compared is None or published.differences(row, figure)[1] == not_compared
 
 
-def test_real_data_stand_for_any_data_set() -> None:
-    (row,) = summarize([fake_run(data_name="imagenet")])
-    assert published.beside(row, _table(_figure(data="real"))) and published.beside(
-        row, _table(_figure(data="imagenet"))
-    )
-    assert not published.beside(row, _table(_figure(data="cifar10")))
-
-
 def test_a_ratio_of_repeats_has_the_interval_of_both() -> None:
     (row,) = summarize([fake_run(), fake_run()])
     row = dataclasses.replace(row, images_per_sec=Interval(320, 320 * math.exp(-0.03), 320 * math.exp(0.03)))
