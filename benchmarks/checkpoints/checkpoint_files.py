@@ -178,15 +178,13 @@ def _read(prefix: Path) -> Saved:
         DataError: it is damaged, or was not saved by this suite.
         StorageError: it is at an address, and cannot be copied from there.
     """
-    try:
-        with _at_hand(prefix) as local:
+    with _at_hand(prefix) as local:
+        try:
             entries = _entries(local)
-        stated = entries.pop(_FACTS, None)
-        facts = None if stated is None else json.loads(stated.item())
-    except StorageError:
-        raise
-    except Exception as error:  # TensorFlow raises many types for damaged files
-        raise DataError(f"The checkpoint {prefix} is damaged ({reason_of(error)}).") from error
+            stated = entries.pop(_FACTS, None)
+            facts = None if stated is None else json.loads(stated.item())
+        except Exception as error:  # TensorFlow raises many types for damaged files
+            raise DataError(f"The checkpoint {prefix} is damaged ({reason_of(error)}).") from error
     if facts is None:
         raise DataError(f"The checkpoint {prefix} was not saved by this suite: it does not say which model it is of.")
     held = facts if isinstance(facts, dict) else {}

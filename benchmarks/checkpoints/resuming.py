@@ -26,7 +26,6 @@ from benchmarks.data.sources.storage import is_address
 from benchmarks.errors import DataError, UsageError
 from benchmarks.graph.run_graph import RunGraph
 from benchmarks.measure.display import Display
-from models.applications import APPLICATION
 from variable_mgr.modifiers import Modifiers
 
 
@@ -207,13 +206,6 @@ def restoring(config: Config, built: RunGraph, earlier: Earlier) -> Restoring:
     if earlier.values:
         return Restoring(state, state.feeds(earlier.values), state.resumes(earlier.values))
     if checkpoints.initial_weights is not None:
-        is_of_application = config.workload.model.startswith(APPLICATION)
-        if is_of_application and not earlier.initial_weights and place.worker == 0:
-            warn(
-                f"--initial_weights={checkpoints.initial_weights}: if these are weights that keras.applications "
-                "offers, they were trained on images prepared by preprocess_input. Here each channel gets the mean 0 "
-                "and the deviation 1, so they classify worse until they are trained further."
-            )
         weights = earlier.initial_weights or keras_exchange.read_keras_weights(checkpoints.initial_weights, built.model)
         other_head = of_other_classes(weights, built.model.variables)
         if other_head and place.worker == 0:

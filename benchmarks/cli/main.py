@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from benchmarks import console
@@ -39,6 +40,10 @@ def main(arguments: Sequence[str]) -> int:
             # A search for one of these two directories names no path.
             place = error.filename or ("TMPDIR" if "temporary" in str(error) else "the working directory")
             warn(f"{place}: {error.strerror}. Choose another path, or see that this one exists and can be read.")
+            return ExitStatus.USAGE
+        backend = os.environ.get("MPLBACKEND", "")
+        if isinstance(error, ValueError) and f"backend: {backend!r}" in str(error):  # matplotlib was imported
+            warn(f"MPLBACKEND={backend} is no backend of matplotlib: unset it, or choose one, such as agg.")
             return ExitStatus.USAGE
         warn_of_exception()
         warn(f"{type(error).__name__}: {headline(error)}")

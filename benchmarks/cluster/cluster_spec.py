@@ -188,9 +188,9 @@ def place(
     )
 
 
-def trains(cluster: Cluster, task: Task, manager: str) -> bool:
-    """Returns whether a task takes steps of its own; the others only serve."""
-    return task == cluster.leader if manager in IN_GRAPH else task.has_towers
+def training_tasks(cluster: Cluster, manager: str) -> list[Task]:
+    """Returns the tasks that take steps of their own; the others only serve."""
+    return [cluster.leader] if manager in IN_GRAPH else [task for task in cluster.tasks if task.has_towers]
 
 
 LAST_PORT = 65535

@@ -12,7 +12,7 @@ import psutil
 import tensorflow as tf
 
 from benchmarks.cluster import agreement, liveness
-from benchmarks.cluster.cluster_spec import Cluster, Task, in_words, trains
+from benchmarks.cluster.cluster_spec import Cluster, Task, in_words, training_tasks
 from benchmarks.cluster.liveness import GrpcProbe
 from benchmarks.cluster.rendezvous import Rendezvous, TaskLists
 from benchmarks.console import on_terminal, progress, warn
@@ -125,8 +125,7 @@ class ClusterTeam:
             self.expect_nothing()
         else:
             self.expect(f"Waiting for the other tasks ({what})", _EXCHANGE_SECONDS)
-        training = [task for task in self.cluster.tasks if trains(self.cluster, task, self.manager)]
-        messages = self.rendezvous.exchange(what, message, training)
+        messages = self.rendezvous.exchange(what, message, training_tasks(self.cluster, self.manager))
         self.expect_nothing()
         return messages
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.console import progress, warn
-from benchmarks.data.sources.data_sets import SYNTHETIC
+from benchmarks.data.sources.data_sets import DATA_SETS, SYNTHETIC
 from benchmarks.errors import UsageError, did_you_mean
 from benchmarks.machine import provenance
 from benchmarks.machine.cache import CacheFile
@@ -43,8 +43,6 @@ _PROBE = "benchmarks.explain.model_probe"
 AROUND_ANSWER = b"\0"  # the code may print, too
 # Building takes seconds; an import of the user's may take longer.
 _LIMIT_SECONDS = 600.0
-# Data sets of small images: pixels of a side, channels, classes.
-_SMALL = {"cifar10": (32, 3, 10), "mnist": (28, 1, 10)}
 # With it the loss of every model of keras.applications that was tried falls in the first steps.
 _LEARNING_RATE = 0.01
 # On a CPU and a GPU: operations of the forward passes of a default batch, in GFLOP; and the largest batch.
@@ -141,7 +139,7 @@ def notices(spec: ModelSpec) -> list[str]:
 
 def classes_wanted(data_name: str | None, num_classes: int | None) -> int:
     """Returns the number of classes that a model is asked for; None: not given."""
-    usual = _SMALL[data_name][-1] if data_name in _SMALL else IMAGENET_CLASSES
+    usual = DATA_SETS[data_name].classes if data_name in DATA_SETS else IMAGENET_CLASSES
     return usual if num_classes in (None, BACKGROUND_CLASSES) else num_classes
 
 
@@ -299,11 +297,8 @@ def _data_set(facts: Facts, wanted: str | None) -> tuple[str, int]:
 
     Photos fit any number of classes. Other images are synthetic.
     """
-    fitting = [
-        small
-        for small, (size, channels, classes) in _SMALL.items()
-        if (facts.image_size, facts.channels, facts.outputs) == (size, channels, classes)
-    ]
+    own = (facts.image_size, facts.channels, facts.outputs)
+    fitting = [name for name, small in DATA_SETS.items() if (small.side, len(small.mean), small.classes) == own]
     if fitting and (wanted in fitting or not facts.takes_classes or facts.channels != NUM_CHANNELS):
         return fitting[0], facts.outputs
     if facts.channels == NUM_CHANNELS:

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from benchmarks.cluster.cluster_spec import Cluster
 from benchmarks.config.run_flags import FLAGS
-from benchmarks.data.sources.data_sets import SYNTHETIC, SYNTHETIC_HOST
+from benchmarks.data.sources.data_sets import SMALL_IMAGES, SYNTHETIC, SYNTHETIC_HOST
 from benchmarks.errors import UsageError
 from benchmarks.machine.hardware import Inventory
 from benchmarks.option import spelled
@@ -76,7 +76,7 @@ FACTS: Mapping[str, Fact] = {
     "@controller": Fact("a controller", lambda run: run.cluster is not None and run.cluster.controller is not None),
     "@synthetic": Fact("synthetic images", lambda run: run.data_name == SYNTHETIC),
     "@synthetic_host": Fact("synthetic images that are made on the host", lambda run: run.data_name == SYNTHETIC_HOST),
-    "@small_images": Fact("{data_name}, whose images are small", lambda run: run.data_name in ("cifar10", "mnist")),
+    "@small_images": Fact("{data_name}, whose images are small", lambda run: run.data_name in SMALL_IMAGES),
     "@mnist": Fact("MNIST", lambda run: run.data_name == "mnist"),
     "@nchw": Fact("the layout NCHW", lambda run: run.data_format == "NCHW"),
     "@nhwc_only": Fact("{model}, whose code builds or computes it in NHWC only", lambda run: not run.spec.nchw),

@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks.machine.hardware import Inventory
 from benchmarks.process.tensorflow_setup import Devices
+from benchmarks.training import computing
 from models.model_spec import ModelSpec
 from results.utilisation import published_table
 
@@ -18,7 +19,6 @@ from results.utilisation import published_table
 _SHARE_OF_MEMORY = 0.6
 # As of the published ResNet-50: another batch trains differently.
 _LARGEST = 256
-_16_BITS = ("bf16", "fp16")
 
 
 def decide(given: Mapping[str, Any], spec: ModelSpec, devices: Devices, gpus: Inventory) -> tuple[int, str]:
@@ -46,7 +46,7 @@ def usual_batch(spec: ModelSpec, precision: str, memory: float | None, *, on_gpu
     """
     if not on_gpu:
         return spec.batch_on_cpu, ""
-    bits = "16" if precision in _16_BITS else "32"
+    bits = "16" if precision in computing.IN_16_BITS else "32"
     if memory is None:
         return spec.batch_on_gpu, "the model's default: the GPU's memory is not known here"
     published = [

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from benchmarks.data.sources.data_sets import DATA_SETS, SYNTHETIC, SYNTHETIC_HOST
+from benchmarks.data.sources.data_sets import DATA_SETS, SMALL_IMAGES, SYNTHETIC, SYNTHETIC_HOST
 from benchmarks.errors import UsageError
 from benchmarks.machine import hardware
 from benchmarks.option import Flag, filled, flags_of, option
@@ -217,7 +217,7 @@ def num_classes(requested: int | None, spec: ModelSpec, data_name: str) -> int:
         raise UsageError(
             f"--num_classes={requested}: {spec.name} always has {spec.outputs} outputs; leave it out{own}."
         )
-    if data_name in ("cifar10", "mnist") and requested not in (None, spec.classes):
+    if data_name in SMALL_IMAGES and requested not in (None, spec.classes):
         raise UsageError(
             f"--num_classes={requested}: {data_name} has {spec.classes} classes; leave it out. Images of other "
             "data sets are read as photos in one folder per class, by models for imagenet and own ones."

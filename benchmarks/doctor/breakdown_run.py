@@ -104,7 +104,7 @@ def _in_16_bits(devices: Devices) -> str | None:
     if not devices.on_gpu:
         return "bf16" if computing.has_instructions("bf16") else None
     known = [gpu.compute_capability for gpu in options.chosen_gpus(devices).gpus if gpu.compute_capability]
-    return next((name for name in ("bf16", "fp16") if name in computing.tensor_core_precisions(known)), None)
+    return next((name for name in computing.IN_16_BITS if name in computing.tensor_core_precisions(known)), None)
 
 
 def _planned(plan: BreakdownPlan) -> Generator[tuple[Stage, Mapping[str, str]]]:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.errors import UsageError, did_you_mean
 from benchmarks.machine.hardware import Connection, Gpu, Inventory
+from benchmarks.training import computing
 from models import specs
 from results.exchange.public_table import Figure
 from results.report.published import PUBLISHED_NAMES, table
@@ -29,7 +30,6 @@ _LINES = (
 # Error correction takes a sixteenth of GDDR memory. It is on by default in GPUs for servers, but not in these.
 _WITHOUT_ECC = ("GeForce", "Quadro", "RTX", "TITAN")
 _USUAL_MODEL = "ResNet-50"
-_HALF = ("bf16", "fp16")
 _JOINED = re.compile(r"(?<=rtx)(?=\d)|(?<=\d)(?=ti\b)")
 _GIGABYTES = re.compile(r"(?<=\d) ?g(?:i?b)?\b")
 _NEWER_MODULE = re.compile(r"\bsxm[56]\b")  # which no name states
@@ -214,7 +214,7 @@ def expected_rate(
         peak_flops_per_sec: of one device in this precision.
         flops_per_image: forward and backward.
     """
-    alike = _HALF if precision in _HALF else (precision,)
+    alike = computing.IN_16_BITS if precision in computing.IN_16_BITS else (precision,)
     published = [rate for rate in published_rates() if rate.figure.precision in alike]
     chosen, why = _nearest(gpu, PUBLISHED_NAMES.get(model, model), published)
     if not chosen:

@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.console import warn_once
 from benchmarks.machine import contention, hardware
+from results.masking import without_secrets
 from results.record import Identity, identify
 from results.text import one_line
 
@@ -160,8 +161,10 @@ def is_recorded(variable: str) -> bool:
 
 
 def recorded_variables() -> dict[str, str]:
-    """Returns the environment variables of this process that may move a number."""
-    return {name: value for name, value in sorted(os.environ.items()) if is_recorded(name)}
+    """Returns the environment variables of this process that may move a number, without secrets."""
+    names = sorted(filter(is_recorded, os.environ))
+    assignments = without_secrets([f"{name}={os.environ[name]}" for name in names])
+    return {name: assignment.partition("=")[2] for name, assignment in zip(names, assignments, strict=True)}
 
 
 @dataclasses.dataclass(frozen=True)

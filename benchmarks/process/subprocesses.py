@@ -29,6 +29,7 @@ _LOOK_SECONDS = 0.25
 _PR_SET_PDEATHSIG = 1
 # A run prints one record: ten million steps are 200 MB. A process that writes more into a file is killed.
 MOST_OUTPUT_BYTES = 2**28
+_TAIL_BYTES = 2**16
 # An end of file means that the process which could have written a line is dead.
 _WHEN_DEAD = 'trap "" HUP INT TERM; read _ || {{ {}; }}'
 _KILL_GROUPS = 'kill -s KILL -- "$@"'
@@ -85,8 +86,7 @@ class Command:
         words: program and arguments.
         stdout: file for its output; None is our own output.
         stderr: file for its errors; None is our own.
-        stdin: `DEVNULL`; the descriptor of a file that it reads; or `PIPE`: left open and empty, so that it closes when
-            this process has ended.
+        stdin: `DEVNULL`, or the descriptor of a file that it reads.
         first_to_be_killed: whether the kernel kills it before any other if the host's memory does not suffice; else it
             is as likely to be killed as this process.
         variables: of the environment, beside those of this process.
@@ -94,7 +94,8 @@ class Command:
         hands_over: sockets that it inherits under their numbers, and that are closed here.
         ends_in_order: whether a signal to this process is passed on to it, so that it ends in order; else it is killed
             once the others have ended.
-        signals_by_stdin: whether a signal is the line `INT`, `TERM` or `HUP` in its stdin, a `PIPE`.
+        signals_by_stdin: its stdin is a pipe instead, which closes when this process has ended; a signal is the line
+            `INT`, `TERM` or `HUP` there.
         patience: asked with its status once it has ended: for how many seconds those beside it may go on before they
             are killed, as if their time were up.
         stopped_seconds: it is killed once it has been stopped, as by SIGSTOP, for so long.
@@ -165,6 +166,15 @@ def captured(words: Sequence[str], timeout_seconds: float, **how: Any) -> tuple[
         return ended, output.read()
 
 
+def tail(file: IO[bytes] | None) -> str:
+    """Returns the end of a file, whose position stays: a process that writes into it shares that."""
+    if file is None:
+        return ""
+    file.flush()
+    number = file.fileno()
+    return os.pread(number, _TAIL_BYTES, max(0, os.fstat(number).st_size - _TAIL_BYTES)).decode(errors="replace")
+
+
 def replace_by(words: list[str]) -> NoReturn:
     """Replaces this process by a program with arguments. Raises OSError, with its name, if it cannot be started."""
     try:
@@ -219,9 +229,9 @@ class _Child:
     def send(self, number: int) -> None:
         if number == signal.SIGUSR1 and (self.command.stderr is None or self.command.signals_by_stdin):
             return  # it has no file for its stacks
-        if not self.command.signals_by_stdin:
+        if self.process.stdin is None:
             self.process.send_signal(number)
-        elif self.process.stdin:
+        else:
             with contextlib.suppress(OSError):  # the connection has ended
                 self.process.stdin.write(signal.Signals(number).name.removeprefix("SIG").encode() + b"\n")
                 self.process.stdin.close()
@@ -236,7 +246,7 @@ def _start(command: Command) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
             command.words,
-            stdin=command.stdin,
+            stdin=subprocess.PIPE if command.signals_by_stdin else command.stdin,
             stdout=command.stdout,
             stderr=command.stderr,
             env={**os.environ, **command.variables},

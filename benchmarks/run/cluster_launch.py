@@ -11,7 +11,6 @@ import datetime
 import functools
 import math
 import shutil
-import subprocess
 import sys
 import time
 import uuid
@@ -52,8 +51,6 @@ _REPORTS = set(ExitStatus) - {ExitStatus.REGRESSED, ExitStatus.UNDECIDED}
 # In place of the status of an ssh that ended well and ran nothing; no process has it.
 _NOT_RUN = 256
 _SSH_FAILED = 255
-# Of the end of a task's output, where ssh's last line is.
-_LAST_BYTES = 4096
 # Of an attempt that may succeed when it is repeated.
 _OF_LOST_TASKS = (ExitStatus.CLUSTER, ExitStatus.TIMEOUT)
 # Before the next attempt. A host that ssh was cut off from kills its task within 30 s.
@@ -252,7 +249,6 @@ def launch(cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path) ->
                     words=words[task],
                     stdout=files.get(task),
                     stderr=files.get(task),
-                    stdin=subprocess.PIPE,
                     ends_in_order=task == cluster.leader,
                     signals_by_stdin=not cluster.local,
                     patience=functools.partial(_patience, cluster, task),
@@ -309,6 +305,7 @@ def _patience(cluster: Cluster, task: Task, returncode: int) -> float:
 def _last_line(output: Path) -> str:
     """Returns the last line of the output of a task, which has the reason of an ssh that failed."""
     with contextlib.suppress(OSError):
-        lines = output.read_bytes()[-_LAST_BYTES:].decode(errors="replace").split("\n")
+        with output.open("rb") as file:
+            lines = subprocesses.tail(file).split("\n")
         return next((one_line(line) for line in reversed(lines) if line.strip()), "")
     return ""

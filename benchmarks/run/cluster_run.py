@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 
 from benchmarks.callbacks.options import Evaluation, Summaries
 from benchmarks.checkpoints.options import Checkpoints
-from benchmarks.cluster import cluster_spec
 from benchmarks.cluster.agreement import hello
-from benchmarks.cluster.cluster_spec import Cluster, task_table
+from benchmarks.cluster.cluster_spec import Cluster, task_table, training_tasks
 from benchmarks.cluster.member import Alone, ClusterTeam, joined
 from benchmarks.config.config import Config
 from benchmarks.console import say, warn
@@ -36,7 +35,7 @@ def join_and_run(config: Config, log: RunLog, display: Display, watchdog: Watchd
     if cluster is None:
         train.run_loop(config, log, display, Alone(watchdog))
         return
-    training = [task for task in cluster.tasks if cluster_spec.trains(cluster, task, config.variables.variable_update)]
+    training = training_tasks(cluster, config.variables.variable_update)
 
     def work(team: ClusterTeam) -> None:
         log.started("cluster")

@@ -38,7 +38,7 @@ PROGRAM: Sequence[str] = (sys.executable, str(subprocesses.RUN_BENCH))
 DEFAULT_TIMEOUT_SECONDS = 3600.0
 # After which a process that was stopped, as by SIGSTOP, is killed if another one interleaves its steps with it.
 _STOPPED_SECONDS = 120.0
-_TAIL_LINES, _TAIL_BYTES = 5, 2**16
+_TAIL_LINES = 5
 # What is left of a log that filled the disk.
 _LEFT_BYTES = 2**20
 # What the C++ library prints when it ends a process that no memory is left for.
@@ -104,7 +104,7 @@ class CellRunner:
                 directory=self.directory,
                 variables={**self.variables, **sentinel.RECORDED_BY_PARENT, **(end.variables() if end else {})},
                 hands_over=[end.socket] if end else [],
-                patience=lambda status: 0.0 if interleaved_steps.waited_in_vain(_tail(log)) else math.inf,
+                patience=lambda status: 0.0 if interleaved_steps.waited_in_vain(subprocesses.tail(log)) else math.inf,
                 stopped_seconds=_STOPPED_SECONDS if end else math.inf,
             )
 
@@ -130,7 +130,7 @@ class CellRunner:
         record = next((each for each in reversed(new) if each.identity.run_id not in known), None)
         is_stored = record is not None
         if record is None and (record := printed) is None:
-            output = "\n".join([_tail(command.stderr), _tail(command.stdout), *loaded.problems])
+            output = "\n".join([subprocesses.tail(command.stderr), subprocesses.tail(command.stdout), *loaded.problems])
             record = self._without_run(cell, *_what_happened(cell, ended, output, killed))
         if ended.wrote_too_much and command.stderr:
             command.stderr.truncate(min(_LEFT_BYTES, os.fstat(command.stderr.fileno()).st_size))
@@ -223,7 +223,7 @@ def run_together(runners: Sequence[CellRunner], cells: Sequence[Cell], what: str
             why = f"Its process could not be started: {error.strerror or error}. Free memory, processes or disk space."
             both = zip(runners, cells, strict=True)
             return [runner.save_without_run(cell, Status.CRASH, why) for runner, cell in both]
-        in_vain = any(interleaved_steps.waited_in_vain(_tail(command.stderr)) for command in commands)
+        in_vain = any(interleaved_steps.waited_in_vain(subprocesses.tail(command.stderr)) for command in commands)
         flag = f" ({runners[0].timeout_flag})" if runners[0].timeout_flag else ""
         killed = (
             "because the run beside it waited in vain for its time slice" if in_vain else f"after {limit:g} s{flag}"
@@ -241,14 +241,6 @@ def given(cell: Cell) -> dict[str, Any]:
     return {
         names.get(name, name): value if (number := whole_number(value)) is None else number for name, value in pairs
     }
-
-
-def _tail(file: IO[bytes] | None) -> str:
-    """Returns the end of a file, whose position stays: a run that writes into it shares that."""
-    assert file is not None, "each run has files of its own"
-    file.flush()
-    number = file.fileno()
-    return os.pread(number, _TAIL_BYTES, max(0, os.fstat(number).st_size - _TAIL_BYTES)).decode(errors="replace")
 
 
 def _log(directory: Path, name: str) -> IO[bytes]:

@@ -30,7 +30,6 @@ SEND_SECONDS = 120.0
 STOPPED_SECONDS = 10.0
 # For each record beside the first.
 _MORE_SECONDS = 5.0
-_TAIL_BYTES = 65536  # of its messages, whose last line says why it failed
 # Variables of a child whose record this process sends.
 SENT_BY_PARENT = {"CNN_BENCH_SENT_BY_PARENT": "1"}
 
@@ -114,8 +113,7 @@ def _sent(records: Sequence[Record], tracker: Tracker, target: str, limit_second
         (ended,) = subprocesses.supervise(command, timeout_seconds=limit_seconds)
         why = f"it took longer than {limit_seconds:g} s"
         if not ended.timed_out:
-            messages.seek(max(0, os.fstat(messages.fileno()).st_size - _TAIL_BYTES))
-            printed = [line for line in messages.read().decode(errors="replace").splitlines() if line.strip()]
+            printed = [line for line in subprocesses.tail(messages).splitlines() if line.strip()]
             why = (printed or [f"its process {ended.in_words()}"])[-1]
         places.seek(0)
         return places.read().decode(errors="replace").splitlines(), one_line(without_secrets([why])[0]).rstrip(".")

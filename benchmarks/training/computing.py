@@ -21,7 +21,7 @@ from variable_mgr.catalog import PYTORCH_LOOPS
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 # Flags by which convolutions of one pixel, or parts of larger ones, are computed as matrix products.
 AS_MATMUL = ("conv1x1_as_matmul", "filter_gradients_as_matmul")
-_16_BITS = ("bf16", "fp16")
+IN_16_BITS = ("bf16", "fp16")
 # The major compute capability of the first GPUs with tensor cores for them: Volta, Ampere.
 _TENSOR_CORES_SINCE = {"fp16": 7, "tf32": 8, "bf16": 8}
 # What PyTorch, timm, Keras and NVIDIA's examples call them; automatic mixed precision (amp) is in float16 there.
@@ -194,7 +194,7 @@ def layout(precision: str, *, nchw: bool, capabilities: Sequence[str | None]) ->
         return "NHWC"
     known = [version for version in capabilities if version]
     has_cores = not known or precision in tensor_core_precisions(known)
-    return "NHWC" if precision in _16_BITS and has_cores else "NCHW"
+    return "NHWC" if precision in IN_16_BITS and has_cores else "NCHW"
 
 
 def decide(
@@ -218,7 +218,7 @@ def decide(
     in_pytorch = given["variable_update"] in PYTORCH_LOOPS
     overruled = _overruled_in_pytorch(given, on_gpu=on_gpu)
     notices = tuple(overruled if in_pytorch else _overruled(given, precision, onednn, on_gpu=on_gpu))
-    if precision in _16_BITS and not on_gpu and not has_instructions(precision):
+    if precision in IN_16_BITS and not on_gpu and not has_instructions(precision):
         name = {"bf16": "bfloat16", "fp16": "float16"}[precision]
         better = "fp32" if precision == "bf16" or not has_instructions("bf16") else "bf16 or fp32"
         notices += (

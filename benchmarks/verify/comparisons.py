@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.cluster.cluster_spec import trains
+from benchmarks.cluster.cluster_spec import training_tasks
 from benchmarks.cluster.member import Alone, ClusterTeam
 from benchmarks.config.variable_update import Variables
 from benchmarks.devices import device_plan
@@ -80,7 +80,7 @@ def results(
         if reason:
             yield CaseResult(case, None, reason)
             continue
-        if cluster and not trains(cluster, cluster.own, case.manager):
+        if cluster and cluster.own not in training_tasks(cluster, case.manager):
             continue
         under = team.under(case.manager) if isinstance(team, ClusterTeam) else team
         training = oracle.OracleSession(plan, options, under, step_timeout_seconds)

@@ -18,7 +18,8 @@ SYNTHETIC, SYNTHETIC_HOST = "synthetic", "synthetic_host"
 class DataSet:
     """The published facts about a data set; the title is for reports.
 
-    Classes do not count a background. Mean and deviation are of each channel of the training images, in 0..255.
+    Classes do not count a background. Mean and deviation are of each channel of the training images, in 0..255. The
+    side is that of square images which all have one size, in pixels; None: photos.
     """
 
     title: str
@@ -26,6 +27,7 @@ class DataSet:
     classes: int
     mean: tuple[float, ...]
     stddev: tuple[float, ...]
+    side: int | None = None
 
 
 # By their values of `--data_name`.
@@ -45,10 +47,12 @@ DATA_SETS = {
         # Usually given as 0.4914, 0.4822, 0.4465 and 0.2470, 0.2435, 0.2616.
         mean=(125.31, 122.95, 113.87),
         stddev=(62.99, 62.09, 66.70),
+        side=32,
     ),
     # Usually given as 0.1307 and 0.3081.
-    "mnist": DataSet(title="MNIST", train_images=60_000, classes=10, mean=(33.32,), stddev=(78.57,)),
+    "mnist": DataSet(title="MNIST", train_images=60_000, classes=10, mean=(33.32,), stddev=(78.57,), side=28),
 }
+SMALL_IMAGES = tuple(name for name, data_set in DATA_SETS.items() if data_set.side)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -274,8 +274,6 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
 
 def _size_and_compression(file: Path) -> tuple[int, tfrecord.Compression]:
     """Returns the size in bytes, 0 if there is no record, and the compression."""
-    if not file.is_file():
-        raise DataError(f"{file} is a broken link or no file: link, copy or make it again.")
     compression = tfrecord.compression_of(file)
     is_empty = compression and next(tfrecord.walk(file), None) is None
     return 0 if is_empty else file.stat().st_size, compression

@@ -42,3 +42,15 @@ def test_a_traceback_ends_with_a_sentence(
     assert main.main(["run"]) == ExitStatus.RUN_FAILED
     said = capfd.readouterr().err
     assert said.startswith("Traceback") and said.endswith(f"\nrun_bench: {type(error).__name__}: {error}\n")
+
+
+def test_a_backend_that_matplotlib_does_not_know_is_named(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import matplotlib
+
+    monkeypatch.setenv("MPLBACKEND", "no_such")
+    # What the import of matplotlib does with the variable.
+    monkeypatch.setattr(main, "dispatch", lambda _: matplotlib.rcParams.update(backend=os.environ["MPLBACKEND"]))
+    assert main.main(["report"]) == ExitStatus.USAGE
+    assert capfd.readouterr().err.startswith("run_bench: MPLBACKEND=no_such is no backend of matplotlib: unset it")

@@ -29,6 +29,13 @@ def test_variables_of_libraries_and_exact_names_are_recorded(monkeypatch: pytest
     assert not {*secrets, *of_images} & {*variables} and not {*secrets.values()} & {*variables.values()}
 
 
+def test_secrets_in_variables_of_libraries_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_NEW_TOKEN", "s1")
+    monkeypatch.setenv("NCCL_NEW_PROXY", "http://me:s2@proxy:80/a=b")
+    variables = provenance.recorded_variables()
+    assert variables.items() >= {"NCCL_NEW_TOKEN": "***", "NCCL_NEW_PROXY": "http://***@proxy:80/a=b"}.items()
+
+
 def test_no_recorded_name_is_that_of_a_secret() -> None:
     assert not [name for name in provenance._RECORDED_VARIABLES if without_secrets([f"{name}=x"]) != [f"{name}=x"]]
 

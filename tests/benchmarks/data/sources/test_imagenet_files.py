@@ -10,6 +10,7 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -138,7 +139,7 @@ def _named(form: str) -> Callable[[Path], None]:
             lambda directory: [file.write_bytes(b"") for file in directory.iterdir()],
             "train-00000-of-00004 holds no record: copy or make it again",
         ),
-        (_break_link, "train-00001-of-00004 is a broken link"),
+        (_break_link, "train-00001-of-00004 cannot be read: No such file"),
         (_other_layout, "record 0 at byte 0: it has neither 'image/encoded' and .* only picture, word; convert"),
         (_no_example, "record 0 at byte 0: it is no tf.train.Example"),
         (
@@ -576,11 +577,14 @@ def test_data_sets_are_told_apart(fake_imagenet: Path, tmp_path: Path) -> None:
 
 def test_files_that_cannot_be_looked_at_are_named(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a directory that may be listed and not entered; root may enter all."""
+    usual = Path.stat
 
-    def refuse(path: Path) -> bool:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    def refuse(path: Path, **how: Any) -> os.stat_result:
+        if path.name == FIRST:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return usual(path, **how)
 
-    monkeypatch.setattr(Path, "is_file", refuse)
+    monkeypatch.setattr(Path, "stat", refuse)
     with pytest.raises(DataError, match=f"{copied / FIRST} cannot be read: Permission denied"):
         input_pipeline.find_source("imagenet", str(copied), "train")
 
