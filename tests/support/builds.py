@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import random
 import signal
 import sys
 import threading
@@ -31,7 +30,6 @@ class Build:
     Attributes:
         name: in the list of what was started.
         rate: images per second.
-        noise: standard deviation of a run's rate, as a share.
         crashes: numbers of the runs that crash, from 1, warm-up runs not counted.
         refuses: models and managers.
         batch: images per device that it runs, whatever its flags say.
@@ -44,7 +42,6 @@ class Build:
 
     name: str = ""
     rate: float = 100.0
-    noise: float = 0.0
     crashes: Sequence[int] = ()
     refuses: Sequence[str] = ()
     batch: int = 32
@@ -109,9 +106,8 @@ class Builds:
         except OverdueError as error:
             self._given_up.set()
             return replace(fake_run(step_seconds=1.0), status=Status.TIMEOUT, reason=str(error))
-        rate = build.rate * (1 + build.noise * random.Random(f"{build.name} {number}").gauss(0, 1))
         code = {"model_digest": build.digest} if build.digest else {}
-        made = fake_run(model=model, batch_per_device=build.batch, rate=rate, **code)
+        made = fake_run(model=model, batch_per_device=build.batch, rate=build.rate, **code)
         interleaving = interleaved_steps.environment(slices.steps_per_slice if slices else None)
         environment = {**made.environment, "cpu_model": "a CPU", **interleaving, **build.environment}
         return replace(made, environment=environment)

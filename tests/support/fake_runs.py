@@ -55,7 +55,6 @@ class Failure:
     stdout: str = ""
     stderr: str = ""
     timed_out: bool = False
-    out_of_memory: bool = False
 
 
 class FakeRuns:
@@ -93,7 +92,7 @@ class FakeRuns:
             return ExitInfo(0, timed_out=False, out_of_memory=False, seconds=1.0)
         command.stdout.write(found.stdout.encode())
         command.stderr.write(found.stderr.encode())
-        return ExitInfo(found.returncode, found.timed_out, found.out_of_memory, seconds=1.0)
+        return ExitInfo(found.returncode, found.timed_out, out_of_memory=False, seconds=1.0)
 
 
 def _time_slices(command: Command) -> TimeSlices | None:
