@@ -102,10 +102,7 @@ class Evaluator:
                     yield totals
         except tf.errors.OpError as error:
             self._watchdog.expect_nothing()  # explaining the error may take longer than the limit
-            explained = self._input.translate(error, self._num_classes)
-            if explained is error:
-                raise
-            raise explained from error
+            raise self._input.translate(error, self._num_classes) from error
         if self._input.skipping:
             if self._input.skipping.failure:
                 raise self._input.skipping.failure

@@ -89,9 +89,8 @@ class TrainingState:
         fed: dict[tf.Tensor, np.ndarray] = {}
         for name, copies in self._entries.items():
             kind = self._kinds.get(name)
-            if name in without or (weights_only and kind not in ("weight", "statistic")):
-                continue
-            if name not in values and kind not in ("weight", "statistic"):
+            may_be_left = kind not in ("weight", "statistic") and (weights_only or name not in values)
+            if name in without or may_be_left:
                 continue
             for number, copy in enumerate(copies, start=self._first_tower):
                 value = _fitting(name, values, copy)

@@ -49,12 +49,22 @@ def trained(tmp_path: Path) -> dict[str, np.ndarray]:
     "export of a checkpoint from elsewhere that names a model's file",
     survives="a sentence, and the file was not executed",
 )
-def test_code_that_a_checkpoint_names_is_not_executed(run_bench: RunBench, tmp_path: Path) -> None:
-    (tmp_path / "net.py").write_text("open('pwned', 'w')")
-    checkpoint_files.write(tmp_path / "theirs", 5, {"w": np.float32(1)}, {**FACTS, "model": "net.py:build"}, 0)
-    done = run_bench("export_model", "--train_dir=theirs", "--keras_file=model.keras")
-    assert done.status == 2 and "if you trust it, pass --model=FILE.py:FUNCTION" in done.stderr
-    assert not (tmp_path / "pwned").exists()
+@pytest.mark.parametrize(
+    ("named", "sentence"),
+    [
+        ([], "if you trust it, pass --model=FILE.py:FUNCTION"),
+        (["--model=net.py:build"], "net.py has no function 'build'"),
+    ],
+)
+def test_code_that_a_checkpoint_names_is_executed_only_if_the_user_names_it(
+    run_bench: RunBench, tmp_path: Path, named: list[str], sentence: str
+) -> None:
+    (tmp_path / "net.py").write_text("open('executed', 'w')")
+    facts = {**FACTS, "model": "moved/net.py:build" if named else "net.py:build"}
+    checkpoint_files.write(tmp_path / "theirs", 5, {"w": np.float32(1)}, facts, 0)
+    done = run_bench("export_model", "--train_dir=theirs", "--keras_file=model.keras", *named)
+    assert done.status == ExitStatus.USAGE and sentence in done.stderr
+    assert (tmp_path / "executed").exists() == bool(named)
 
 
 @pytest.mark.row("U1.8")
@@ -72,14 +82,6 @@ def test_an_exported_model_needs_no_suite(run_bench: RunBench, trained: dict[str
     subprocess.run([sys.executable, "-I", "-c", WITHOUT_THE_SUITE], cwd=tmp_path, check=True, timeout=100)
     for reader in ("by_keras", "by_tensorflow"):
         np.testing.assert_allclose(np.load(tmp_path / f"{reader}.npy"), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_code_that_the_user_names_is_executed_where_it_is_now(run_bench: RunBench, tmp_path: Path) -> None:
-    (tmp_path / "moved.py").write_text("open('executed', 'w')")
-    checkpoint_files.write(tmp_path / "theirs", 5, {"w": np.float32(1)}, {**FACTS, "model": "net.py:build"}, 0)
-    done = run_bench("export_model", "--train_dir=theirs", "--keras_file=m.keras", "--model=moved.py:build")
-    assert done.status == ExitStatus.USAGE and "moved.py has no function 'build'" in done.stderr
-    assert (tmp_path / "executed").exists()
 
 
 def test_a_model_that_is_not_that_of_the_checkpoint_is_refused(

@@ -25,8 +25,8 @@ FLAGS = ("--device=cpu", "--batch_size=4", "--num_warmup_batches=1", "--num_batc
     ("model", "flags"),
     [
         ("mlp", ()),
-        ("alexnet_cifar10", ("--data_format=NCHW", "--label_smoothing=0.1", "--weight_decay_on=all")),
-        ("resnet20", ()),
+        ("alexnet_cifar10", ("--data_format=NCHW", "--label_smoothing=0.1")),
+        ("resnet20", ("--weight_decay_on=all",)),
     ],
 )
 def test_losses_are_those_of_replicated(

@@ -29,6 +29,7 @@ WORDS = [
     ("--device=cpu fast", "'fast' is not a flag."),
     ("--print_config resnet50", "'resnet50' is not a flag. Flags are spelled"),
     ("--seed=1", "run has no flag --seed. Use --tf_random_seed."),
+    ("report x --lr=1", "There is no flag --lr. See"),
     ("--device=cpu -- num_gpus=2", "'num_gpus=2' is not a flag. Did you mean --num_gpus=2?"),
     ("--device=cpu ' '", "' ' is not a flag. A backslash that continues a line must be its last character."),
     (r"--device=cpu '\' '#'", "is not a flag. A backslash that continues a line"),

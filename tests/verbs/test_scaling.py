@@ -144,36 +144,27 @@ def test_with_a_failed_number_the_others_are_fitted_and_the_status_says_so(scali
     assert done.status == ExitStatus.RUN_FAILED and "scaling.svg" not in done.stdout
 
 
+ONE_HOST, ON_HOSTS = "--variable_update=replicated", "--hosts=a,b,c --ssh --variable_update"
+
+
 @pytest.mark.parametrize(
-    ("flags", "numbers"),
+    ("gpus", "flags", "cells"),
     [
-        ((), [1, 2, 4, 8]),
-        (("--num_gpus=6",), [1, 2, 4, 6]),
-        (("--num_gpus=2,8",), [2, 8]),
-        (("--gpus=0,2,3,5",), [1, 2, 4]),
+        (8, ONE_HOST, ["--num_gpus=1", "--num_gpus=2", "--num_gpus=4", "--num_gpus=8"]),
+        (8, f"{ONE_HOST} --num_gpus=6", ["--num_gpus=1", "--num_gpus=2", "--num_gpus=4", "--num_gpus=6"]),
+        (8, f"{ONE_HOST} --num_gpus=2,8", ["--num_gpus=2", "--num_gpus=8"]),
+        (8, f"{ONE_HOST} --gpus=0,2,3,5", ["--num_gpus=1", "--num_gpus=2", "--num_gpus=4"]),
+        (0, f"{ON_HOSTS}=distributed_replicated --num_gpus=8", ["--hosts=a", "--hosts=a,b", "--hosts=a,b,c"]),
+        (0, f"{ON_HOSTS}=parameter_server", ["--hosts=a", "--hosts=a,b", "--hosts=a,b,c"]),
     ],
 )
-def test_gpus_are_doubled_up_to_all(
-    run_bench: RunBench, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], numbers: list[int]
+def test_gpus_are_doubled_up_to_all_and_hosts_taken_in_their_order_whatever_this_host_has(
+    run_bench: RunBench, monkeypatch: pytest.MonkeyPatch, gpus: int, flags: str, cells: list[str]
 ) -> None:
-    monkeypatch.setattr(hardware, "count_gpus", lambda: 8)
-    done = run_bench("scaling", "--model=trivial", "--dry_run", "--variable_update=replicated", *flags).succeeded()
-    shown = [line.split()[1] for line in done.stdout.splitlines() if "about" in line and "--num_gpus" in line]
-    assert shown == [f"--num_gpus={number}" for number in numbers]
+    monkeypatch.setattr(hardware, "count_gpus", lambda: gpus)
+    done = run_bench("scaling", "--model=trivial", "--dry_run", *flags.split()).succeeded()
+    assert [line.split()[1] for line in done.stdout.splitlines() if "about" in line and " --" in line] == cells
     assert "x 3 repeats" in done.stdout and not done.stderr
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [("--num_gpus=8", "--variable_update=distributed_replicated"), ("--variable_update=parameter_server",)],
-)
-def test_hosts_are_taken_in_their_order_whatever_this_host_has(
-    run_bench: RunBench, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
-) -> None:
-    monkeypatch.setattr(hardware, "count_gpus", lambda: 0)
-    done = run_bench("scaling", "--hosts=a,b,c", "--ssh", "--model=trivial", "--dry_run", *flags)
-    shown = [line.split()[1] for line in done.stdout.splitlines() if "about" in line and "--hosts" in line]
-    assert shown == ["--hosts=a", "--hosts=a,b", "--hosts=a,b,c"], done.stderr
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,10 @@ def test_packed_gradients_that_get_a_wrong_shape_are_found(monkeypatch: pytest.M
     assert [result.passed for result in comparisons.results(Devices(num_devices=2), packed)] == [False, False]
 
 
+def test_an_error_that_is_no_number_does_not_pass() -> None:
+    assert not verify.CaseResult(_case("replicated"), float("nan")).passed
+
+
 def test_what_cannot_run_is_a_row_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     case = verify.Case("replicated", Modifiers(all_reduce_spec="nccl"), "cpu", "sgd", "replicated nccl")
     verdict = _only(monkeypatch, case)

@@ -142,8 +142,6 @@ def find_class_folders(root: Path, split: str, endings: tuple[str, ...]) -> Phot
 
 def _class_names(folder: Path) -> list[str]:
     """Returns the class folders, sorted. Those without photos count: a class must not move the labels of others."""
-    if not folder.is_dir():
-        return []
     entries = [entry for entry in os.scandir(folder) if entry.name[0] != "." and entry.name.lower() not in _NO_CLASSES]
     if broken := sorted(entry.path for entry in entries if entry.is_symlink() and not os.path.exists(entry.path)):
         raise DataError(

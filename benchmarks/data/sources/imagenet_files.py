@@ -283,8 +283,7 @@ def _training_files(directory: Path) -> list[Path]:
     """Returns the shards of training images in a directory or, if it is of another split, in one beside it."""
     for folder in [directory, *folders_of(directory.parent, "train")]:
         if shards := _shards_in(folder, "train"):
-            files = [folder / name for name in shards]
-            return list(itertools.compress(files, for_each(files, lambda file: file.is_file())))
+            return [folder / name for name in shards]
     return []
 
 

@@ -158,8 +158,6 @@ class _OnlyArrays(pickle.Unpickler):
             return super().find_class(module, name)
         if (module, name) == ("_codecs", "encode"):
             return super().find_class(module, name)
-        if name == "bytes" and module in ("__builtin__", "builtins"):
-            return lambda: b""  # with a number, bytes would take that much memory
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
 
 
