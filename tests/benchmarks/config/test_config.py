@@ -95,6 +95,10 @@ def test_workers_that_share_gpus_divide_their_memory(monkeypatch: pytest.MonkeyP
     assert resolve(*by_hand, gpus=1).devices.gpu_memory_fraction is None
 
 
+COLLECTIVE, NCCL = ["--variable_update=collective_all_reduce"], ["--variable_update=nccl"]
+BFLOAT16 = ["--compact_gradient_transfer", "--compact_gradient_dtype=bfloat16"]
+
+
 @pytest.mark.row("S0.10", "S2.7")
 @pytest.mark.fault(
     "R10",
@@ -125,6 +129,18 @@ def test_workers_that_share_gpus_divide_their_memory(monkeypatch: pytest.MonkeyP
             "--eval, which takes the validation set",
         ),
         (["--data_dir=https://me:secret@host/x"], 0, "^--data_dir: https://... is an address of another storage"),
+        (["--variable_update=nccl", "--device=cpu"], 0, "nccl moves data between NVIDIA GPUs only"),
+        (["--variable_update=nccl", "--num_gpus=2", "--virtual_gpus=2"], 1, "nccl needs a physical GPU"),
+        (["--agg_small_grads_max_group=3"], 0, "acts only with --agg_small_grads_max_bytes"),
+        (["--variable_update=replicated", "--use_nccl", "--all_reduce_spec=xring"], 0, "each choose a reduction"),
+        ([*COLLECTIVE, "--num_gpus=2", *BFLOAT16, "--all_reduce_spec=nccl"], 2, "not bfloat16: use float16"),
+        ([*COLLECTIVE, "--num_gpus=2", "--virtual_gpus=2", *BFLOAT16], 1, "TensorFlow's collectives take .* not bfl"),
+        (
+            ["--variable_update=replicated", "--all_reduce_spec=collective", "--num_gpus=2", *BFLOAT16],
+            2,
+            "on GPUs, .* not bfloat16: .* --all_reduce_spec=psgpu",
+        ),
+        ([*NCCL, "--num_gpus=2", *BFLOAT16, "--precision=fp16"], 2, "or omit --compact_gradient_transfer"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_way_out(arguments: list[str], gpus: int, words: str) -> None:
@@ -247,32 +263,6 @@ def test_managers_and_modifiers(arguments: list[str], manager: str, modifiers: d
     made = resolve("--device=cpu", "--num_gpus=2", *arguments)
     assert made.variables.variable_update == manager
     assert made.variables.modifiers == Modifiers(**modifiers)
-
-
-COLLECTIVE, NCCL = ["--variable_update=collective_all_reduce"], ["--variable_update=nccl"]
-BFLOAT16 = ["--compact_gradient_transfer", "--compact_gradient_dtype=bfloat16"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "gpus", "words"),
-    [
-        (["--variable_update=nccl", "--device=cpu"], 0, "nccl moves data between NVIDIA GPUs only"),
-        (["--variable_update=nccl", "--num_gpus=2", "--virtual_gpus=2"], 1, "nccl needs a physical GPU"),
-        (["--agg_small_grads_max_group=3"], 0, "acts only with --agg_small_grads_max_bytes"),
-        (["--variable_update=replicated", "--use_nccl", "--all_reduce_spec=xring"], 0, "each choose a reduction"),
-        ([*COLLECTIVE, "--num_gpus=2", *BFLOAT16, "--all_reduce_spec=nccl"], 2, "not bfloat16: use float16"),
-        ([*COLLECTIVE, "--num_gpus=2", "--virtual_gpus=2", *BFLOAT16], 1, "TensorFlow's collectives take .* not bfl"),
-        (
-            ["--variable_update=replicated", "--all_reduce_spec=collective", "--num_gpus=2", *BFLOAT16],
-            2,
-            "on GPUs, .* not bfloat16: .* --all_reduce_spec=psgpu",
-        ),
-        ([*NCCL, "--num_gpus=2", *BFLOAT16, "--precision=fp16"], 2, "or omit --compact_gradient_transfer"),
-    ],
-)
-def test_combinations_that_make_no_sense(arguments: list[str], gpus: int, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        resolve(*arguments, gpus=gpus)
 
 
 def test_workers_that_share_gpus_reduce_around_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
