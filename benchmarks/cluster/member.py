@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -267,17 +268,15 @@ def start_server(
     """Starts the server of the task `own`, which other tasks can use from now on.
 
     Raises:
-        ClusterError: the port is taken; the message names the process.
+        ClusterError: the port is taken.
     """
+    address = hosts[own.job][own.index]
+    require_port(own, address)
     try:
         spec = tf.train.ClusterSpec(dict(hosts))
         return tf.distribute.Server(spec, job_name=own.job, task_index=own.index, config=server_config)
-    except tf.errors.UnknownError as error:
-        port = int(hosts[own.job][own.index].rpartition(":")[2])
-        raise ClusterError(
-            f"{own} cannot listen on port {port} ({headline(error)}){_holder(port)}. End what uses it, or give this "
-            "task another port, in the lists of all tasks."
-        ) from error
+    except tf.errors.UnknownError as error:  # another process was faster
+        raise _port_is_taken(own, address, headline(error)) from error
 
 
 def with_collectives(session_config: tf.compat.v1.ConfigProto) -> tf.compat.v1.ConfigProto:
@@ -286,6 +285,29 @@ def with_collectives(session_config: tf.compat.v1.ConfigProto) -> tf.compat.v1.C
     config.CopyFrom(session_config)
     config.experimental.collective_group_leader = Task("worker", 0).device
     return config
+
+
+def require_port(own: Task, address: str) -> None:
+    """Checks that this task's port is free.
+
+    Raises:
+        ClusterError: it is taken; the message names the process.
+    """
+    port = int(address.rpartition(":")[2])
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(("0.0.0.0", port))
+        except OSError as error:
+            raise _port_is_taken(own, address, error.strerror or str(error)) from error
+
+
+def _port_is_taken(own: Task, address: str, reason: str) -> ClusterError:
+    port = int(address.rpartition(":")[2])
+    return ClusterError(
+        f"{own} cannot listen on port {port} ({reason}){_holder(port)}. End what uses it, or give this "
+        "task another port, in the lists of all tasks."
+    )
 
 
 def _holder(port: int) -> str:

@@ -34,10 +34,8 @@ def listening() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def listen(port: int) -> object:
-    """Starts the server of a task at a port."""
-    hosts = {"worker": ["127.0.0.1:1", f"127.0.0.1:{port}"]}
-    return member.start_server(hosts, Task("worker", 1), tf.compat.v1.ConfigProto(device_count={"GPU": 0}))
+def at(port: int) -> tuple[Task, str]:
+    return Task("worker", 1), f"h:{port}"
 
 
 @pytest.mark.fault(
@@ -45,12 +43,10 @@ def listen(port: int) -> object:
 )
 def test_a_port_that_is_taken_is_named_with_who_has_it(listening: int) -> None:
     with pytest.raises(ClusterError) as raised:
-        listen(listening)
-    assert str(raised.value) == (
-        f"worker 1 cannot listen on port {listening} (Could not start gRPC server): process {os.getpid()} "
-        f"({psutil.Process().name()}) has it. End what uses it, or give this task another port, in the lists of all "
-        "tasks."
-    )
+        member.require_port(*at(listening))
+    sentence = str(raised.value)
+    assert sentence.startswith(f"worker 1 cannot listen on port {listening} (Address already in use)")
+    assert f": process {os.getpid()} ({psutil.Process().name()}) has it. End what uses it" in sentence
     assert raised.value.exit_status == ExitStatus.CLUSTER
 
 
@@ -65,14 +61,42 @@ def test_another_users_process_has_no_number(
 
     monkeypatch.setattr(psutil, "net_connections", connections)
     with pytest.raises(ClusterError) as raised:
-        listen(listening)
-    assert f"port {listening} (Could not start gRPC server){holder}. End what uses it" in str(raised.value)
+        member.require_port(*at(listening))
+    assert f"port {listening} (Address already in use){holder}. End what uses it" in str(raised.value)
 
 
 def test_a_connection_that_has_the_port_is_named_with_its_process(listening: int) -> None:
     with socket.create_connection(("127.0.0.1", listening)) as connection:
         with pytest.raises(ClusterError, match=rf": process {os.getpid()} \(.*\) has it"):
-            listen(connection.getsockname()[1])
+            member.require_port(*at(connection.getsockname()[1]))
+
+
+def test_a_free_port_stays_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):
+            server.accept()[0].close()  # which leaves a connection that lingers
+    for _ in range(2):
+        member.require_port(*at(port))
+
+
+@pytest.mark.fault(
+    "R12",
+    "the port is taken after it was found free and before the server binds it",
+    survives="the same sentence as for a taken port",
+)
+def test_who_loses_the_race_for_a_port_says_the_same(listening: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow's own error, since the port was still free when it was tried."""
+    monkeypatch.setattr(member, "require_port", lambda own, address: None)
+    with pytest.raises(ClusterError) as raised:
+        member.start_server(
+            {"worker": ["127.0.0.1:1", f"127.0.0.1:{listening}"]},
+            Task("worker", 1),
+            tf.compat.v1.ConfigProto(device_count={"GPU": 0}),
+        )
+    sentence = str(raised.value)
+    assert sentence.startswith(f"worker 1 cannot listen on port {listening} (Could not start gRPC server)")
+    assert f": process {os.getpid()} (" in sentence and "another port" in sentence
 
 
 # Why a step failed.
