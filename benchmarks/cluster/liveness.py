@@ -20,7 +20,7 @@ from benchmarks.errors import ClusterError
 class Sign(enum.Enum):
     """The outcome of a probe."""
 
-    ALIVE = "what listens there does not report with which addresses it was started"
+    ALIVE = "what listens there is no task of this suite's run: it does not say with which addresses it was started"
     BUSY = "it runs, but is too busy to answer"
     REFUSED = "nothing listens there"
     SILENT = "no answer came"

@@ -114,6 +114,7 @@ def test_addresses(address: str) -> None:
         ("[::1]", "is no address"),
         ("[h1]:2222", "has no IPv6 address in its brackets"),
         ("-h1:2222", "is no address: a host name has letters"),
+        ("h$(id):2222", "is no address: a host name has letters"),
         ("h1\n:2222", "is no address: a host name has letters"),
         (f"{'h' * 254}:2222", "is no address: a host name has letters"),
         ("10.0.0.256:2222", "it is no IP address (Octet 256"),
