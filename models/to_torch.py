@@ -21,7 +21,7 @@ from torch import fx, nn
 from torch.nn import functional
 
 from models.attention import ClassTokenAndPositions, DotProductAttention
-from models.building import Model
+from models.building import Model, ordered
 from models.convolutions import DepthwiseConvolution, SymmetricConvolution
 from models.keras_private import number_of_calls
 from models.layers import FusedBatchNorm, LocalResponseNorm, Pool
@@ -69,6 +69,7 @@ def convert(model: Model) -> TorchModel:
         UnusableModelError: the model has a layer that has no counterpart here.
     """
     keras_model = model.keras_model
+    described = {id(own): facts for own, facts in zip(ordered(keras_model), model.variables, strict=True)}
     root, graph, tensors = nn.Module(), fx.Graph(), {}
     nodes: dict[int, fx.Node] = {id(keras_model.inputs[0]): graph.placeholder("images")}
     is_mixed = any(getattr(layer, "compute_dtype", "") in _SIXTEEN_BITS for layer in keras_model.layers)
@@ -82,7 +83,8 @@ def convert(model: Model) -> TorchModel:
         arguments = [nodes[id(tensor)] for tensor in keras.tree.flatten(operation.input)]
         nodes[id(operation.output)] = graph.call_module(name, tuple(arguments))
         variables = getattr(operation, "variables", ())
-        for variable, facts in zip(variables, model.descriptions_of(variables), strict=True):
+        for variable in variables:
+            facts = described[id(variable)]
             if facts.kind != "tower_state":  # PyTorch has its own seed of dropout
                 attribute, view = made.weights[variable.path.rsplit("/", 1)[-1]]
                 tensors[facts.name] = (f"{name}.{prefix}{attribute}", view)

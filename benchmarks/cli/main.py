@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 
 from benchmarks import console
@@ -36,10 +37,19 @@ def main(arguments: Sequence[str]) -> int:
         if isinstance(error, ModuleNotFoundError) and (problem := requirements.missing(error)):
             warn(problem)
             return ExitStatus.USAGE
-        if isinstance(error, FileNotFoundError | PermissionError) and error.strerror:
-            # A search for one of these two directories names no path.
-            place = error.filename or ("TMPDIR" if "temporary" in str(error) else "the working directory")
-            warn(f"{place}: {error.strerror}. Choose another path, or see that this one exists and can be read.")
+        if isinstance(error, FileNotFoundError | PermissionError) and error.filename == sys.executable:
+            warn(f"{sys.executable or 'Python'} cannot be started: {error.strerror}. Install it again for all users.")
+            return ExitStatus.USAGE
+        place = str(error.filename or "") if isinstance(error, OSError) else ""
+        if place.startswith("/proc/") and "/fd/" not in place:  # users may pass /proc/self/fd/9
+            warn(f"{error}: a run reads clocks and memory there. Mount /proc, or run on Linux.")
+            return ExitStatus.USAGE
+        if isinstance(error, PermissionError) and error.filename:  # such as a look into a directory of another user
+            warn(f"{error.filename}: {error.strerror}. Choose another path, or ask for access to this one.")
+            return ExitStatus.USAGE
+        if isinstance(error, FileNotFoundError) and error.strerror and not place:
+            what = "TMPDIR" if "temporary" in str(error) else "The working directory"
+            warn(f"{what}: {error.strerror}. Name, or change to, a directory that exists and can be written.")
             return ExitStatus.USAGE
         backend = os.environ.get("MPLBACKEND", "")
         if isinstance(error, ValueError) and f"backend: {backend!r}" in str(error):  # matplotlib was imported

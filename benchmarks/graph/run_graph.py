@@ -16,6 +16,7 @@ from benchmarks.config.workload import Workload
 from benchmarks.data.options import Data
 from benchmarks.data.pipeline import input_pipeline
 from benchmarks.data.pipeline.tower_input import InputSpec
+from benchmarks.data.sources.imagenet_files import PhotoRecords
 from benchmarks.devices import device_plan as device_planning
 from benchmarks.devices.device_plan import DevicePlan
 from benchmarks.errors import DataError, UsageError
@@ -217,6 +218,8 @@ def build_input(
     source = None
     if data.input is not None and data.data_dir is not None:
         source = input_pipeline.find_source(data.data_name, data.data_dir, data.input.split)
+        if isinstance(source, PhotoRecords) and data.input.on_bad_record == "fail":
+            source.require_whole_files()  # rather than after hours
         if spec.workers > 1 and source.count < spec.workers:
             raise DataError(
                 f"--data_dir={data.data_dir} has {source.count} image(s), and each of {spec.workers} workers reads "

@@ -260,7 +260,14 @@ def _temporary_file(directory: Path) -> IO[bytes]:
     folders = [directory]
     with contextlib.suppress(FileNotFoundError):  # there is none that can be written
         folders.append(Path(tempfile.gettempdir()))
-    return tempfile.TemporaryFile(dir=max(folders, key=lambda folder: shutil.disk_usage(folder).free))
+    return tempfile.TemporaryFile(dir=max(folders, key=_free_bytes))
+
+
+def _free_bytes(folder: Path) -> int:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:  # such as a TMPDIR that was removed during a sweep
+        return -1
 
 
 def _printed(stdout: IO[bytes] | None, session: str) -> Record | None:

@@ -27,6 +27,11 @@ def send(run: TrackedRun, target: str) -> str:
     client, wanted = mlflow.MlflowClient(target), MLFLOW_EXPERIMENT_ID.get()
     name = client.get_experiment(wanted).name if wanted else MLFLOW_EXPERIMENT_NAME.get() or _EXPERIMENT
     found = client.get_experiment_by_name(name)
+    if found and found.lifecycle_stage == "deleted":
+        raise ValueError(
+            f"the experiment {name} is deleted: run mlflow experiments restore -x {found.experiment_id}, or name "
+            "another in MLFLOW_EXPERIMENT_NAME"
+        )
     experiment = str(found.experiment_id if found else client.create_experiment(name))
     earlier = [each.info for each in client.search_runs([experiment], f"tags.run_id = '{run.run_id}'")]
     if complete := [info.run_id for info in earlier if info.status != _RUNNING]:

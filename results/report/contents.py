@@ -8,13 +8,13 @@ import functools
 import shlex
 from collections.abc import Sequence
 
-from results.gate.comparison import versions_in_words
+from results.gate.comparison import differences, listed, versions_in_words
 from results.record import Kind, Record, flags_of_command
 from results.report import headline, published, ranking
 from results.report.anomalies import anomalies, warnings_of
 from results.report.side_tables import SideTable, side_tables
 from results.report.verdict import verdict
-from results.summary import Row, hardware_in_words, summarize
+from results.summary import Row, grouped, hardware_in_words, summarize
 from results.text import counted, first_few, markdown, markdown_with_code
 
 TITLE = "CNN training benchmark"
@@ -49,7 +49,7 @@ class Report:
     def notes(self) -> list[str]:
         """Sentences on what could not be compared or read, on anomalies and on warnings, each kind once."""
         unmatched = [why for table in self.others if (why := published.why_none(self.rows, table))]
-        of_rows = [*ranking.notes_on_turns(self.rows), *anomalies(self.rows)]
+        of_rows = [*_unlike_software(self.rows), *ranking.notes_on_turns(self.rows), *anomalies(self.rows)]
         return [*unmatched, *self.problems, *of_rows, *warnings_of(self.records)]
 
     @functools.cached_property
@@ -131,6 +131,22 @@ class Report:
         for table in self.tables:
             lines += table.markdown()
         return "\n".join(lines) + "\n"
+
+
+def _unlike_software(rows: Sequence[Row]) -> list[str]:
+    """Returns in which versions the software of rows differs that has the same TensorFlow."""
+    versions = {
+        f"TensorFlow {name}": {n: value for n, value in row.records[0].environment.items() if n.endswith("_version")}
+        for row in rows
+        if (name := row.distinct.get("TensorFlow"))
+    }
+    alike = grouped(versions.items(), lambda pair: str(pair[1].get("tensorflow_version")))
+    return [
+        f"{listed(unlike)}."
+        for (name, mine), *others in alike.values()
+        for other, theirs in others
+        if (unlike := differences(mine, theirs, (name, other)))
+    ]
 
 
 def command(records: Sequence[Record]) -> str:

@@ -11,6 +11,7 @@ from results.measurement import Measurement
 from results.record import STEPS_PER_SLICE, Record, Status
 from results.report import headline
 from results.report.anomalies import anomalies, warnings_of
+from results.report.contents import Report
 from results.report.plots import where_time_goes
 from results.report.ranking import ranking_groups
 from results.summary import Siblings, manager_of, summarize
@@ -404,3 +405,12 @@ def test_interleaved_runs_are_not_compared_with_others() -> None:
     assert [row.speed_up and row.speed_up.value for row in rows] == [1.0, None, None]
     groups = {group.model: len(group.rows) for group in ranking_groups(rows)}
     assert groups == {"resnet50, steps alone": 1, "resnet50, steps interleaved": 2}
+
+
+def test_what_differs_beside_an_equal_tensorflow_is_noted() -> None:
+    runs = [
+        replace(run := fake_run(), environment={**run.environment, "numpy_version": numpy}) for numpy in ("2.4", "2.5")
+    ]
+    runs = [replace(run, identity=replace(run.identity, software_key=f"{at}bcd")) for at, run in enumerate(runs)]
+    (note,) = Report(runs).notes
+    assert note == "numpy_version is 2.4 in TensorFlow 2.21.0 0bcd and 2.5 in TensorFlow 2.21.0 1bcd."

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.data.sources import imagenet_files, tfrecord
-from benchmarks.data.sources.imagenet_files import Layout
+from benchmarks.data.sources import imagenet_files, photo_layouts, tfrecord
+from benchmarks.data.sources.photo_layouts import Layout
 from benchmarks.data.sources.tfrecord import Defect
 
 KINDS = ("crc", "truncated", "not_jpeg", "zero_length", "png", "cmyk", "bad_label", "cut_file")
@@ -49,7 +49,7 @@ def _changed(payload: bytes, layout: Layout, kind: str) -> bytes:
     if kind == "bad_label":
         feature[layout.label].int64_list.value[0] = _BAD_LABEL
     else:
-        damaged = damaged_image(imagenet_files.encoded_of(feature, layout), kind)
+        damaged = damaged_image(photo_layouts.encoded_of(feature, layout), kind)
         feature[layout.encoded].bytes_list.value[0] = damaged
     return bytes(example.SerializeToString())
 

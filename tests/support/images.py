@@ -17,7 +17,7 @@ from benchmarks.data.pipeline.tower_input import InputSpec
 from benchmarks.data.sources import imagenet_files, tfrecord
 from benchmarks.data.sources.bad_records import Skipping
 from benchmarks.data.sources.data_sets import DATA_SETS
-from benchmarks.data.sources.imagenet_files import INCEPTION, encoded_of, features_of, label_of
+from benchmarks.data.sources.photo_layouts import INCEPTION, encoded_of, features_of, label_of
 from tests.support.steps import cpu_session
 
 

@@ -114,6 +114,7 @@ def test_a_damaged_data_set_ends_the_run_is_listed_and_can_be_skipped(
     failed = run_bench(*TRIVIAL, "--data_dir=bad", "--num_batches=30")
     assert failed.status == 5, failed.stderr
     assert where in failed.stderr and "Traceback" not in failed.stderr
+    assert ("The input failed" in failed.stderr) == (kind != "cut_file"), "a file that is cut off ends it beforehand"
     checked = run_bench("data", "check", "bad")
     assert checked.status == 5 and where in checked.stdout and "1 with a defect" in checked.stdout
     skipping = run_bench(*TRIVIAL, "--data_dir=bad", "--num_batches=30", "--on_bad_record=skip").succeeded()

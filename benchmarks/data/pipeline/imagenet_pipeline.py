@@ -32,7 +32,8 @@ from benchmarks.data.pipeline.tower_input import InputSpec
 from benchmarks.data.sources import imagenet_files, safe_files, tfrecord
 from benchmarks.data.sources.bad_records import Skipping
 from benchmarks.data.sources.class_folders import PhotoFolder
-from benchmarks.data.sources.imagenet_files import BOX_CORNERS, PhotoRecords, Photos
+from benchmarks.data.sources.imagenet_files import PhotoRecords, Photos
+from benchmarks.data.sources.photo_layouts import BOX_CORNERS
 from benchmarks.data.sources.storage import Address
 from benchmarks.errors import DataError, UsageError
 from benchmarks.machine import hardware
@@ -154,7 +155,7 @@ class _Pipeline:
             return tf.data.Dataset.counter(first).map(
                 lambda epoch: (epoch, tf.where(tf.equal(epoch, first), zero + drawn, zero))
             )
-        records_of = tf.constant([tfrecord.count(file) for file in source.files], tf.int64)
+        records_of = tf.constant(source.counts, tf.int64)
 
         def count(left: tf.Tensor, epoch: tf.Tensor) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
             shuffled, share_records = self._own_files(0 if same_files else epoch, repeated=same_files)

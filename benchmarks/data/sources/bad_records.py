@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.console import progress, warn
-from benchmarks.data.sources import imagenet_files, tfrecord
+from benchmarks.data.sources import imagenet_files, photo_layouts, tfrecord
 from benchmarks.data.sources.class_folders import PhotoFolder
 from benchmarks.data.sources.imagenet_files import PhotoRecords, Photos
 from benchmarks.data.sources.jpeg_header import BadPhotoError, check_header
@@ -134,12 +134,12 @@ def _records(
 def _checked_label(payload: bytes, source: PhotoRecords, labels: range, check_photo: PhotoCheck) -> int:
     """Returns the label of a record; raises BadPhotoError if the record is not sound."""
     layout = source.layout
-    feature = imagenet_files.read_example(payload, layout, labels)
+    feature = photo_layouts.read_example(payload, layout, labels)
     if not source.is_decoded:
-        check_photo(imagenet_files.encoded_of(feature, layout), source.may_be_png)
+        check_photo(photo_layouts.encoded_of(feature, layout), source.may_be_png)
     if layout.has_boxes:
-        imagenet_files.check_boxes(feature)
-    return imagenet_files.label_of(feature, layout)
+        photo_layouts.check_boxes(feature)
+    return photo_layouts.label_of(feature, layout)
 
 
 def explain_failure(source: Photos, num_classes: int, error: Exception) -> DataError:
@@ -210,6 +210,8 @@ class Skipping:
         try:
             source.require_unchanged(source.files[int(file)])
             for record in tfrecord.walk(source.files[int(file)]):
+                if isinstance(record, Defect) and record.kind == "shard":
+                    raise record.error()
                 yield record.number, b"" if isinstance(record, Defect) else record.payload
         except DataError as error:
             self.failure = error

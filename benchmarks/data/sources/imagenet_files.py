@@ -15,22 +15,26 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import tensorflow as tf
-from google.protobuf.message import DecodeError
-
 from benchmarks.console import warn, warn_once
 from benchmarks.data.sources import class_folders, tfrecord
 from benchmarks.data.sources.class_folders import FOLDERS_OF, JPEG_ENDINGS, PhotoFolder, digest, folders_of, some
 from benchmarks.data.sources.data_sets import StoredImages, existing_directory, only_one, reading
 from benchmarks.data.sources.jpeg_header import PNG_SIGNATURE, BadPhotoError
+from benchmarks.data.sources.photo_layouts import (
+    LAYOUTS,
+    Layout,
+    encoded_of,
+    features_of,
+    label_of,
+    read_example,
+)
 from benchmarks.data.sources.safe_files import for_each
 from benchmarks.data.sources.storage import Address, path_of
 from benchmarks.data.sources.tfrecord import Defect
 from benchmarks.errors import DataError
-from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES, NUM_CHANNELS
+from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES
 from results.text import counted
 
-BOX_CORNERS = tuple(f"image/object/bbox/{corner}" for corner in ("ymin", "xmin", "ymax", "xmax"))
 # Names of shards in the forms of tf_cnn_benchmarks, TFDS, TF-Slim and the object detection API, or with a number alone.
 _KIND = r"(?:\.tfrecords?|\.tfrec|\.records?)"
 _SHARD = re.compile(
@@ -47,32 +51,7 @@ _RECORDS_DESCRIBED = 64
 # from them once in 3,000 times.
 _SAMPLED_PER_CLASS, _FILES_SAMPLED = 8, 16
 _ANY_LABELS = range(2**31)
-# What to do with a record that cannot be used.
-_ANEW = "make the file again"
 _CONVERTED = "convert the photos with 'run_bench.py data convert' (docs/howto/real-data.md)"
-Features = Mapping[str, tf.train.Feature]
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """The keys of a photo and of its label in a tf.train.Example. Labels below `first_label` are background.
-
-    With `has_boxes`, a record may have boxes in `image/object/bbox/*`. With `sides`, the keys of height and width, the
-    photo is not a JPEG but its pixels, uint8, row by row.
-    """
-
-    title: str
-    encoded: str
-    label: str
-    first_label: int
-    has_boxes: bool
-    sides: tuple[str, ...] = ()
-
-
-INCEPTION = Layout("Inception TFRecords", "image/encoded", "image/class/label", 1, True)
-TFDS = Layout("TFDS TFRecords", "image", "label", 0, False)
-DECODED = Layout("decoded TFRecords", "image/pixels", INCEPTION.label, 1, True, ("image/height", "image/width"))
-_LAYOUTS = (INCEPTION, TFDS, DECODED)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,8 +71,22 @@ class PhotoRecords(StoredImages):
 
     @functools.cached_property
     def count(self) -> int:
-        """The number of records; only their lengths are read, once."""
-        return sum(for_each(self.files, tfrecord.count))
+        """The number of records."""
+        return sum(self.counts)
+
+    @property
+    def counts(self) -> list[int]:
+        """The number of records of each file."""
+        return [count for count, _ in self._counted]
+
+    def require_whole_files(self) -> None:
+        """Raises DataError if a file is cut off, or the length of a record is damaged."""
+        for defect in (defect for _, defect in self._counted if defect):
+            raise defect.error()
+
+    @functools.cached_property
+    def _counted(self) -> list[tuple[int, Defect | None]]:
+        return list(for_each(self.files, tfrecord.count))
 
     def identify(self) -> str:
         """The checksum is of the files' names and sizes."""
@@ -274,6 +267,8 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
 
 def _size_and_compression(file: Path) -> tuple[int, tfrecord.Compression]:
     """Returns the size in bytes, 0 if there is no record, and the compression."""
+    if not file.is_file():
+        raise DataError(f"{file} is a broken link or no file: link, copy or make it again.")
     compression = tfrecord.compression_of(file)
     is_empty = compression and next(tfrecord.walk(file), None) is None
     return 0 if is_empty else file.stat().st_size, compression
@@ -283,7 +278,7 @@ def _training_files(directory: Path) -> list[Path]:
     """Returns the shards of training images in a directory or, if it is of another split, in one beside it."""
     for folder in [directory, *folders_of(directory.parent, "train")]:
         if shards := _shards_in(folder, "train"):
-            return [folder / name for name in shards]
+            return [file for file in (folder / name for name in shards) if file.is_file()]
     return []
 
 
@@ -314,84 +309,13 @@ def layout_of(files: Sequence[Path]) -> Layout:
         try:
             keys = features_of(record.payload)
         except BadPhotoError as error:
-            raise Defect(file, record.number, record.offset, error.kind, str(error)).error() from error
-        for layout in _LAYOUTS:
+            reason = f"it is no tf.train.Example; {_CONVERTED}"
+            raise Defect(file, record.number, record.offset, error.kind, reason).error() from error
+        for layout in LAYOUTS:
             if layout.encoded in keys and layout.label in keys:
                 return layout
-        wanted = " nor ".join(f"'{layout.encoded}' and '{layout.label}'" for layout in _LAYOUTS)
+        wanted = " nor ".join(f"'{layout.encoded}' and '{layout.label}'" for layout in LAYOUTS)
         reason = f"it has neither {wanted}, only {some(sorted(keys)) or 'nothing'}; {_CONVERTED}"
         raise Defect(file, record.number, record.offset, "keys", reason).error()
     assert first_defect, "no shard is empty"
     raise first_defect.error()
-
-
-def features_of(payload: bytes) -> Features:
-    """Returns the features of a serialised tf.train.Example.
-
-    Raises:
-        BadPhotoError: the bytes are no tf.train.Example.
-    """
-    try:
-        return tf.train.Example.FromString(payload).features.feature
-    except DecodeError as error:
-        raise BadPhotoError("keys", "it is no tf.train.Example", _ANEW) from error
-
-
-def encoded_of(feature: Features, layout: Layout) -> bytes:
-    """Returns the JPEG, or the pixels, of a record that `read_example` has read."""
-    return bytes(feature[layout.encoded].bytes_list.value[0])
-
-
-def label_of(feature: Features, layout: Layout) -> int:
-    """Returns the label of a record that `read_example` has read, as it is stored."""
-    return feature[layout.label].int64_list.value[0]
-
-
-def read_example(payload: bytes, layout: Layout, labels: range) -> Features:
-    """Returns the features of a record, one of whose labels it has, with one photo. A JPEG is not looked at.
-
-    Negative labels, as of images that have none, are no classes.
-
-    Raises:
-        BadPhotoError: its keys, its label, or its pixels are not sound.
-    """
-    feature = features_of(payload)
-    for key, wanted in ((layout.encoded, "bytes_list"), (layout.label, "int64_list")):
-        if key not in feature:
-            raise BadPhotoError("keys", f"it has no '{key}', only {some(sorted(feature)) or 'nothing'}", _ANEW)
-        if (kind := feature[key].WhichOneof("kind")) not in (None, wanted):
-            raise BadPhotoError("keys", f"its '{key}' is {kind}, not {wanted}", _ANEW)
-    label, encoded = feature[layout.label].int64_list.value, feature[layout.encoded].bytes_list.value
-    lowest, highest = max(0, labels.start), labels.stop - 1
-    if len(label) != 1 or not lowest <= label[0] <= highest:
-        what = f"its label is {list(label[:5])}, not one number of {lowest} to {highest}"
-        raise BadPhotoError("label", what, "correct it, or pass --num_classes")
-    if len(encoded) != 1:
-        raise BadPhotoError("keys", f"it holds {len(encoded)} images instead of one", "make it again")
-    if layout.sides:
-        _check_pixels(feature, encoded[0])
-    return feature
-
-
-def check_boxes(feature: Features) -> None:
-    """Checks the boxes of a record, by which only its random crop fails.
-
-    Raises:
-        BadPhotoError: they are not sound.
-    """
-    corners = [feature[key] if key in feature else tf.train.Feature() for key in BOX_CORNERS]
-    shares = [corner.float_list.value for corner in corners]
-    are_floats = {corner.WhichOneof("kind") for corner in corners} <= {None, "float_list"}
-    in_range = all(0 <= share <= 1 for of_corner in shares for share in of_corner)
-    if not (are_floats and in_range and len({*map(len, shares)}) == 1):
-        what = "the corners of its boxes, 'image/object/bbox/*', are no shares of 0 to 1, float32"
-        raise BadPhotoError("boxes", what, "correct them")
-
-
-def _check_pixels(feature: Features, stored: bytes) -> None:
-    sides = [list(feature[key].int64_list.value) if key in feature else [] for key in DECODED.sides]
-    height, width = (side[0] if len(side) == 1 else 0 for side in sides)
-    size = NUM_CHANNELS * height * width
-    if min(height, width) <= 0 or size != len(stored):
-        kind = "zero_length" if not stored else "truncated" if len(stored) < size else "size"
-        raise BadPhotoError(kind, f"its {len(stored)} bytes are not {height} rows of {width} pixels", _ANEW)

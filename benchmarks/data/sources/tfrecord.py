@@ -85,13 +85,16 @@ def walk(path: Path) -> Iterator[FramedRecord | Defect]:
             yield Defect(path, number, offset, "crc", reason)
 
 
-def count(path: Path) -> int:
-    """Returns the number of records, damaged ones included, that `walk` yields. Reads their lengths only.
+def count(path: Path) -> tuple[int, Defect | None]:
+    """Returns the number of records that `walk` yields, and what ends them early. Reads their lengths only.
 
     Raises:
         DataError: the file cannot be read, or is no regular file.
     """
-    return sum(1 for _ in _frames(path))
+    number, defect = 0, None
+    for frame in _frames(path):
+        number, defect = number + 1, defect or (frame if isinstance(frame, Defect) else None)
+    return number, defect
 
 
 def lengths_are_safe(path: Path) -> bool:

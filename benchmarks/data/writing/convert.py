@@ -22,8 +22,9 @@ import numpy as np
 from benchmarks.console import progress
 from benchmarks.data.sources import class_folders, imagenet_files, jpeg_header, tfrecord
 from benchmarks.data.sources.class_folders import FOLDERS_OF
-from benchmarks.data.sources.imagenet_files import DECODED, INCEPTION, PhotoRecords
+from benchmarks.data.sources.imagenet_files import PhotoRecords
 from benchmarks.data.sources.jpeg_header import BadPhotoError, JpegHeader
+from benchmarks.data.sources.photo_layouts import DECODED, INCEPTION
 from benchmarks.data.sources.safe_files import MOST_PHOTO_BYTES, FileWork, written_whole
 from benchmarks.data.writing import originals, photo_records
 from benchmarks.data.writing.originals import Listing, Photo, RecordedPhoto
@@ -54,8 +55,7 @@ def divided(source: Listing | PhotoRecords, split: str, images_per_shard: int) -
     """Returns the split to write; TFRecords keep their shards."""
     if not isinstance(source, PhotoRecords):
         return photo_records.split(split, len(source.photos), images_per_shard)
-    images = sum(tfrecord.count(file) for file in source.files)
-    return Split(name=split, images=images, shards=len(source.files))
+    return Split(name=split, images=source.count, shards=len(source.files))
 
 
 def convert(

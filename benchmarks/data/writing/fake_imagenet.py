@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from benchmarks.console import progress
 from benchmarks.data.sources import tfrecord
-from benchmarks.data.sources.imagenet_files import DECODED, INCEPTION
+from benchmarks.data.sources.photo_layouts import DECODED, INCEPTION
 from benchmarks.data.sources.safe_files import FileWork, written_whole
 from benchmarks.data.writing.photo_records import Original, Split, photo_example, say_written, smaller
 from models.model_spec import IMAGENET_CLASSES

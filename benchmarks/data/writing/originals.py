@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.data.sources import class_folders, imagenet_files
+from benchmarks.data.sources import class_folders, imagenet_files, photo_layouts
 from benchmarks.data.sources.class_folders import some
 from benchmarks.data.sources.data_sets import reading
-from benchmarks.data.sources.imagenet_files import BOX_CORNERS, INCEPTION, Layout, PhotoRecords
+from benchmarks.data.sources.imagenet_files import PhotoRecords
+from benchmarks.data.sources.photo_layouts import BOX_CORNERS, INCEPTION, Layout
 from benchmarks.data.sources.safe_files import MOST_PHOTO_BYTES, UNREADABLE, files_in, read_file
 from benchmarks.data.sources.tfrecord import Defect, FramedRecord
 from benchmarks.data.writing.photo_records import Original
@@ -102,7 +103,7 @@ class RecordedPhoto:
         if isinstance(self.record, Defect):
             raise ValueError(self.record.reason)
         layout = self.layout
-        feature = imagenet_files.read_example(self.record.payload, layout, self.labels)
+        feature = photo_layouts.read_example(self.record.payload, layout, self.labels)
 
         def text(key: str) -> str:
             values: Sequence[bytes] = feature[key].bytes_list.value if key in feature else ()
@@ -110,8 +111,8 @@ class RecordedPhoto:
 
         corners = [feature[key].float_list.value if key in feature else () for key in BOX_CORNERS]
         return Original(
-            encoded=imagenet_files.encoded_of(feature, layout),
-            label=imagenet_files.label_of(feature, layout) - self.labels.start + INCEPTION.first_label,
+            encoded=photo_layouts.encoded_of(feature, layout),
+            label=photo_layouts.label_of(feature, layout) - self.labels.start + INCEPTION.first_label,
             class_name=text("image/class/synset"),
             name=text("image/filename") or text("file_name"),
             text=text("image/class/text"),

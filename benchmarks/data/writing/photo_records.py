@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from benchmarks.console import say
-from benchmarks.data.sources.imagenet_files import BOX_CORNERS, Layout
+from benchmarks.data.sources.photo_layouts import BOX_CORNERS, Layout
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.cli import main
 from benchmarks.errors import ExitStatus
+from results.store import Store
+from tests.support.records import fake_run
 
 
 @pytest.mark.parametrize(
     ("number", "path", "words"),
     [
         (errno.EACCES, "/home/other/models", "/home/other/models: Permission denied. Choose another path"),
-        (errno.ENOENT, "/no/python", "/no/python: No such file or directory. Choose another path"),
-        (errno.ENOENT, None, "the working directory: No such file or directory. "),
+        (errno.EACCES, sys.executable, f"{sys.executable} cannot be started: Permission denied. Install it again"),
+        (errno.ENOENT, "/proc/meminfo", "[Errno 2] No such file or directory: '/proc/meminfo': a run reads clocks"),
+        (errno.ENOTCONN, "/proc/meminfo", "[Errno 107] "),  # without the lxcfs that a container had
+        (errno.EACCES, "/proc/stat", "[Errno 13] Permission denied: '/proc/stat': a run reads"),  # of Android
+        (errno.ENOENT, None, "The working directory: No such file or directory. "),
     ],
 )
 def test_a_path_that_may_not_be_read_is_named_without_a_traceback(
@@ -29,6 +37,20 @@ def test_a_path_that_may_not_be_read_is_named_without_a_traceback(
     assert main.main(["run"]) == ExitStatus.USAGE
     said = capfd.readouterr().err
     assert said.startswith(f"run_bench: {words}") and "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    "words", [("--local_cluster=worker:2", "--variable_update=collective_all_reduce", "--device=cpu"), ("rerun", "RUN")]
+)
+def test_a_python_that_cannot_be_started_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    run = fake_run()
+    Store(tmp_path / "out").append(replace(run, identity=replace(run.identity, command=["--model=trivial"])))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", "/no/python")
+    assert main.main([run.identity.run_id if word == "RUN" else word for word in words]) == ExitStatus.USAGE
+    assert "run_bench: /no/python cannot be started: No such file or directory. Install" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("error", [ValueError("'sweep' is not in list"), FileNotFoundError("libcupti.so")])

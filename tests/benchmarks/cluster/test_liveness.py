@@ -90,7 +90,7 @@ def test_a_task_that_has_answered_may_be_waited_for_nevertheless() -> None:
     rounds = iter([{PS}, {PS}, set()])
     replies, told = wait({PS: [ALIVE], FIRST: [SILENT, ALIVE]}, on_answers=lambda replies: next(rounds))
     assert replies == {PS: b"one", FIRST: b"one"} and told == ["ps 0, worker 0: 60", "ps 0: 59.5"]
-    with pytest.raises(MissingTasksError, match=r"1 of the 1 .*ps 0 \(ps 0\): what listens there does not report w"):
+    with pytest.raises(MissingTasksError, match=r"1 of the 1 .*ps 0 \(ps 0\): what listens there is no task of this"):
         wait({PS: [ALIVE]}, 1.2, on_answers=lambda replies: {PS})
 
 

@@ -37,7 +37,7 @@ def test_gpus_that_do_not_answer_are_no_reason_for_the_cpu(words: str, monkeypat
         resolve(without(*range(8)), monkeypatch, *words.split())
     values = dict.fromkeys(("num_gpus", "gpus", "device", "virtual_gpus"))
     assert options.default_to_all(values, 0) == values, "nor for the verbs that use all devices"
-    assert options.default_to_all({**values, "device": "cpu"}, 0)["num_gpus"] == 2
+    assert all(options.default_to_all({**values, "device": "cpu"}, gpus)["num_gpus"] == 2 for gpus in (0, 4))
     assert not resolve(without(*range(8)), monkeypatch, "--device=cpu").devices.on_gpu
 
 

@@ -101,6 +101,7 @@ class Client:
 
     def __init__(self, *, is_broken: bool) -> None:
         self.calls: list[str] = []
+        self.stage = "active"
         self._is_broken = is_broken
 
     def get_experiment(self, number: str) -> types.SimpleNamespace:
@@ -108,7 +109,7 @@ class Client:
 
     def get_experiment_by_name(self, name: str) -> types.SimpleNamespace:
         self.experiment = name
-        return types.SimpleNamespace(experiment_id="1")
+        return types.SimpleNamespace(experiment_id="1", lifecycle_stage=self.stage)
 
     def search_runs(self, *_: object) -> list[types.SimpleNamespace]:
         return [types.SimpleNamespace(info=types.SimpleNamespace(run_id="old", status="RUNNING"))]
@@ -146,6 +147,9 @@ def test_mlflow_loses_no_run_before_the_new_one_is_complete(
         to_mlflow.send(tracked(of_session()), "x")
     assert client.calls == calls
     assert client.experiment == ("experiment 7" if is_broken else "cnn-train-bench")
+    client.stage = "deleted"
+    with pytest.raises(ValueError, match="mlflow experiments restore -x 1, or name another"):
+        to_mlflow.send(tracked(of_session()), "x")
 
 
 def test_tensorboard_leaves_files_of_others_and_no_part_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

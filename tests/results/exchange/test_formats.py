@@ -71,6 +71,13 @@ def test_prometheus_reads_a_label_that_a_hostile_record_has(parse: Callable[[str
     assert labels["model"] == HOSTILE.replace("\n", " ")
 
 
+def test_a_rate_and_the_time_of_a_step_agree_whatever_the_lengths_of_the_repeats() -> None:
+    runs = [fake_run(step_seconds=[0.1] * 1000), fake_run(step_seconds=[0.2] * 10)]
+    found = families(formats.render_openmetrics(runs), openmetrics.text_string_to_metric_families)
+    rate, step = (found[f"cnn_train_bench_{name}"][0][1] for name in ("images_per_second", "step_seconds"))
+    assert rate * step == pytest.approx(32)
+
+
 def test_gauges_have_both_bounds_all_devices_and_the_last_run() -> None:
     runs = at_minutes([fake_run(rate=rate, num_devices=2, num_workers=2) for rate in (90.0, 110.0)], (5, 3))
     found = families(formats.render_openmetrics(runs), openmetrics.text_string_to_metric_families)

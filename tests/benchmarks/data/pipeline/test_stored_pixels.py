@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from benchmarks.data.options import InputOptions
 from benchmarks.data.sources import bad_records, tfrecord
-from benchmarks.data.sources.imagenet_files import DECODED, INCEPTION
+from benchmarks.data.sources.photo_layouts import DECODED, INCEPTION
 from benchmarks.data.writing import fake_imagenet, photo_records
 from benchmarks.errors import UsageError
 from tests.support.images import find, rewrite, take_batches
@@ -85,7 +85,7 @@ def _empty(feature: Mapping[str, tf.train.Feature]) -> None:
         (_sides(2**62, 4), "truncated"),  # the product is 0 in 64 bits
         (_sides(0, 107), "size"),
         (_empty, "zero_length"),
-        (lambda feature: feature.__delitem__(DECODED.sides[0]), "size"),
+        (lambda feature: feature.__delitem__(DECODED.sides[0]), "keys"),
     ],
     first=2,
 )

@@ -15,12 +15,13 @@ import tensorflow as tf
 
 from benchmarks.data.options import InputOptions
 from benchmarks.data.pipeline import imagenet_pipeline, photo_decoding
-from benchmarks.data.sources import bad_records, imagenet_files, jpeg_header, tfrecord
+from benchmarks.data.sources import bad_records, jpeg_header, photo_layouts, tfrecord
 from benchmarks.data.sources.bad_records import Skipping
-from benchmarks.data.sources.imagenet_files import INCEPTION
 from benchmarks.data.sources.jpeg_header import BadPhotoError, check_header
+from benchmarks.data.sources.photo_layouts import INCEPTION
 from benchmarks.data.sources.tfrecord import Defect
 from benchmarks.errors import DataError
+from results.loading import LFS_POINTER
 from tests.support import damage
 from tests.support.images import find, labels_of, rewrite, rewrite_value, spec, take, take_batches, to_folder, to_tfds
 from tests.support.rotation import rotating
@@ -91,6 +92,15 @@ def test_a_damaged_record_ends_reading_is_named_and_can_be_left_out(copied: Path
     assert len(set(images)) == len(images), "two epochs, every sound record once in each"
     # Each epoch counts it again, if it was reached; a batch of a third one may have been made ahead.
     assert skipping.close() in (1, 2, 3)
+
+
+def test_a_pointer_of_git_lfs_is_no_record_to_skip(copied: Path) -> None:
+    (copied / DAMAGED).write_bytes(LFS_POINTER + b"\n")
+    skipping = Skipping()
+    source, one = find(copied), spec(batch_per_device=1)
+    with pytest.raises(tf.errors.OpError):
+        take(lambda: imagenet_pipeline.batches(source, one, SKIP, skipping), 40)
+    assert "run git lfs pull" in str(skipping.failure)
 
 
 def test_skipping_reads_what_plain_reading_reads(fake_imagenet: Path) -> None:
@@ -203,7 +213,7 @@ def test_a_photo_of_tfds_without_a_label_is_not_of_the_background(fake_imagenet:
 @pytest.mark.parametrize("corners", [(0.1, 0.1, 0.5, 1.001), (0.1, 0.1, 0.5, None), (10, 10, 50, 80)])
 def test_a_box_that_is_not_in_the_photo_is_named(copied: Path, corners: tuple[float | None, ...]) -> None:
     def put(feature: dict) -> None:
-        for key, corner in zip(imagenet_files.BOX_CORNERS, corners, strict=True):
+        for key, corner in zip(photo_layouts.BOX_CORNERS, corners, strict=True):
             feature[key].Clear()
             if corner is not None:
                 values = feature[key].int64_list if isinstance(corner, int) else feature[key].float_list
@@ -215,12 +225,12 @@ def test_a_box_that_is_not_in_the_photo_is_named(copied: Path, corners: tuple[fl
     assert str(_fail(copied)[1]) == str(defect)
     record = list(tfrecord.walk(copied / DAMAGED))[6]
     assert isinstance(record, tfrecord.FramedRecord)
-    assert imagenet_files.read_example(record.payload, INCEPTION, range(1001)), "its label counts"
+    assert photo_layouts.read_example(record.payload, INCEPTION, range(1001)), "its label counts"
 
 
 def test_damaged_pixels_are_found_by_decoding(copied: Path) -> None:
-    feature = imagenet_files.features_of(list(tfrecord.walk(copied / DAMAGED))[6].payload)
-    encoded = imagenet_files.encoded_of(feature, INCEPTION)
+    feature = photo_layouts.features_of(list(tfrecord.walk(copied / DAMAGED))[6].payload)
+    encoded = photo_layouts.encoded_of(feature, INCEPTION)
     without_tables = encoded.replace(b"\xff\xdb", b"\xff\xfe")  # they become comments
     rewrite_value(copied / DAMAGED, 6, "image/encoded", without_tables)
     assert _defects(copied) == []
@@ -341,6 +351,6 @@ def test_keys_and_labels_are_shown_in_part(copied: Path) -> None:
         features=tf.train.Features(feature={"\x1b[2J" + "x" * 10_000: tf.train.Feature()})
     ).SerializeToString()
     with pytest.raises(BadPhotoError) as caught:
-        imagenet_files.read_example(payload, INCEPTION, range(1))
+        photo_layouts.read_example(payload, INCEPTION, range(1))
     reason = str(caught.value)
     assert "\x1b" not in reason and "\\x1b[2Jxxx" in reason and len(reason) < 200

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from benchmarks.data.sources import imagenet_files, safe_files, tfrecord
+from benchmarks.data.sources import imagenet_files, photo_layouts, safe_files, tfrecord
 from benchmarks.data.sources.storage import Address, StorageError, path_of
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from tests.support.images import find
@@ -115,7 +115,7 @@ def test_a_data_set_is_the_same_as_on_this_host(fake_imagenet: Path, directory: 
         tf.io.gfile.copy(str(file), str(directory / file.name))
     here, there = (find(path) for path in (fake_imagenet, directory))
     assert isinstance(there, imagenet_files.PhotoRecords)
-    assert (there.count, there.identify(), there.layout) == (here.count, here.identify(), imagenet_files.INCEPTION)
+    assert (there.count, there.identify(), there.layout) == (here.count, here.identify(), photo_layouts.INCEPTION)
     assert str(there.files[1]) == f"{directory}/train-00001-of-00004"
     for file in there.files:
         file.unlink()  # to write would append

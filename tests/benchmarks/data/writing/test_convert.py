@@ -18,7 +18,7 @@ import tensorflow as tf
 from PIL import Image
 
 from benchmarks.data.sources import bad_records, jpeg_header
-from benchmarks.data.sources.imagenet_files import DECODED, INCEPTION
+from benchmarks.data.sources.photo_layouts import DECODED, INCEPTION
 from benchmarks.data.writing import convert, originals
 from benchmarks.errors import DataError, UsageError
 from tests.support import damage

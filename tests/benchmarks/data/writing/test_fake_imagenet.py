@@ -15,7 +15,7 @@ from tests.support.images import features_in
 
 def test_shards_are_named_as_usual_and_hold_even_shares(fake_imagenet: Path) -> None:
     assert [path.name for path in sorted(fake_imagenet.iterdir())] == [f"train-{i:05d}-of-00004" for i in range(4)]
-    assert [tfrecord.count(path) for path in sorted(fake_imagenet.iterdir())] == [10] * 4
+    assert [tfrecord.count(path) for path in sorted(fake_imagenet.iterdir())] == [(10, None)] * 4
 
 
 def test_images_are_like_those_of_imagenet(fake_imagenet: Path) -> None:
