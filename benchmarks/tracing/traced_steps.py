@@ -67,11 +67,11 @@ def trace(run: RunSession) -> None:
     if lacking:
         warn(step_trace.NO_KERNELS)
     towers = len(place.towers)
-    if len(loops) > 1 or towers < 2:
-        return
     if of_pipeline := log.placement.get("pipeline"):
         shares = _idle_shares(run) if every and not lacking else None
         log.placement = {**log.placement, "pipeline": {**of_pipeline, "idle_shares": shares}}
+        return
+    if len(loops) > 1 or towers < 2:
         return
     budget = max(LEAST_SECONDS, min(_MOST_SECONDS, _SHARE * sum(log.measured.step_seconds)))
     can_trace = every and not lacking
