@@ -80,7 +80,7 @@ def _pipeline_lines(record: Record) -> list[str]:
     if "idle_shares" not in facts:
         return []
     if facts["idle_shares"] is None:
-        return ["idle:           unknown: no step of it could be traced"]
+        return ["idle:           unknown: the passes of a micro-batch are too short to be timed"]
     measured = ", ".join(f"{share:.0%}" for share in facts["idle_shares"])
     sharing = "; logical devices share the cores" if record.config["device"] == "cpu" else ""
     return [f"idle:           {measured} of a step after the run, per stage{sharing}"]

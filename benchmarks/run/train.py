@@ -34,6 +34,7 @@ from benchmarks.process import apart
 from benchmarks.process.deadlines import Deadlines
 from benchmarks.run import loop, reference_loops
 from benchmarks.tracing import graph_files, profiles, traced_steps
+from benchmarks.training import pipeline
 from models import specs
 from models.model_spec import ModelSpec
 from results.input_bottleneck import LEAST_REPORTED_WAIT
@@ -224,7 +225,7 @@ def _initialize(
 
 
 def _check_variables(run: RunSession) -> None:
-    """Fills the log with what the steps have left: skipped records, and the state of the variables."""
+    """Fills the log with what the steps have left: skipped records, the variables, a pipeline's idle shares."""
     built, log = run.built, run.log
     if built.input.skipping:
         log.observe(skipped_records=built.input.skipping.close())
@@ -232,6 +233,10 @@ def _check_variables(run: RunSession) -> None:
     log.weights_are_finite = bool(found[0])
     if len(found) > 1:
         log.observe(replica_drift=float(found[1]))
+    if built.step.pass_times:
+        (steps,) = built.step.loops
+        shares = pipeline.measured_idle_shares(run.session, built.step.pass_times, steps.operation, run.options)
+        log.placement = {**log.placement, "pipeline": {**log.placement["pipeline"], "idle_shares": shares}}
 
 
 def _measure_input(run: RunSession) -> None:

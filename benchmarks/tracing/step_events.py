@@ -152,25 +152,3 @@ def by_type(steps: Sequence[Sequence[Event]]) -> list[Work]:
         for key, each in micros.items()
     ]
     return sorted(rows, key=lambda row: -row.ms_per_step)
-
-
-def idle_shares(happened: Sequence[Event], devices: Sequence[str]) -> list[float] | None:
-    """Returns for each device the share of a step in which it computed nothing; None if one never computed.
-
-    The step is from the first to the last computation on any of these devices.
-    """
-    computed = [
-        sorted((e.begin_us, e.begin_us + e.duration_us) for e in happened if (e.device, e.kind) == (device, COMPUTE))
-        for device in devices
-    ]
-    if not all(computed):
-        return None
-    begun, ended = min(spans[0][0] for spans in computed), max(end for spans in computed for _, end in spans)
-    shares = []
-    for spans in computed:
-        idle, until = 0, begun
-        for begin, end in [*spans, (ended, ended)]:
-            idle += max(0, begin - until)
-            until = max(until, end)
-        shares.append(idle / max(1, ended - begun))
-    return shares

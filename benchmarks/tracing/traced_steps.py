@@ -7,7 +7,7 @@ import dataclasses
 import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 
 import tensorflow as tf
 
@@ -19,7 +19,7 @@ from benchmarks.graph.run_session import RunSession
 from benchmarks.measure.run_log import RunLog
 from benchmarks.tracing import chrome_trace, graph_files, step_trace
 from benchmarks.tracing.options import Traces
-from benchmarks.tracing.step_events import events, idle_shares
+from benchmarks.tracing.step_events import events
 from benchmarks.training.training_step import Loop
 from results import placement_tables
 from variable_mgr.place import Place
@@ -29,7 +29,6 @@ from variable_mgr.transfers import TO_DEVICE, TO_HOST
 # that a disturbance of some 100 ms does not last for all of them.
 MOST_STEPS, _SHARE = 20, 0.2
 LEAST_SECONDS, _MOST_SECONDS = 2.0, 10.0
-_STEPS_OF_A_PIPELINE = 3
 
 
 def trace(run: RunSession) -> None:
@@ -37,8 +36,7 @@ def trace(run: RunSession) -> None:
 
     Never in a run whose steps are interleaved with another's. The first step shows the memory of GPUs and the
     transfers. If this process has several towers that step together, more follow for the times of these, with untraced
-    steps between them; all workers take equally many. Of a pipeline, some follow that show how long its devices are
-    idle. If a process cannot trace, the run remains valid.
+    steps between them; all workers take equally many. If a process cannot trace, the run remains valid.
 
     Raises:
         BenchError: another task is lost, so no step can be taken.
@@ -67,11 +65,7 @@ def trace(run: RunSession) -> None:
     if lacking:
         warn(step_trace.NO_KERNELS)
     towers = len(place.towers)
-    if of_pipeline := log.placement.get("pipeline"):
-        shares = _idle_shares(run) if every and not lacking else None
-        log.placement = {**log.placement, "pipeline": {**of_pipeline, "idle_shares": shares}}
-        return
-    if len(loops) > 1 or towers < 2:
+    if len(loops) > 1 or towers < 2 or "pipeline" in log.placement:
         return
     budget = max(LEAST_SECONDS, min(_MOST_SECONDS, _SHARE * sum(log.measured.step_seconds)))
     can_trace = every and not lacking
@@ -88,18 +82,6 @@ def trace(run: RunSession) -> None:
         log.observe(tower_compute_seconds=[[round(s, 6) for s in tower] for tower in zip(*known, strict=True)])
     elif taken:
         warn("The trace of a step lacks the operations of a tower, so towers' times are unknown.")
-
-
-def _idle_shares(run: RunSession) -> list[float] | None:
-    """Traces some more steps of a pipeline, and returns the medians of the shares in which its devices are idle."""
-    devices = [tf.DeviceSpec.from_string(device).to_string() for device in run.config.place.towers]
-    taken = []
-    with _excused(run.team):
-        for _ in range(_STEPS_OF_A_PIPELINE):
-            metadata = traced_step(run, run.built.step.loops[0], with_graphs=True)
-            taken.append(idle_shares(events(metadata), devices))
-    known = [shares for shares in taken if shares is not None]
-    return [median(of_stage) for of_stage in zip(*known, strict=True)] if len(known) == _STEPS_OF_A_PIPELINE else None
 
 
 def traced_step(

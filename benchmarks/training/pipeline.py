@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from benchmarks.data.pipeline.tower_input import TowerInput
@@ -26,6 +28,7 @@ from results.measurement import Observed
 from results.text import counted
 from variable_mgr.manager import TowerUpdate
 from variable_mgr.managers.pipelined import Pipelined
+from variable_mgr.place import HOST
 from variable_mgr.reductions.kernels import mean
 from variable_mgr.transfers import DEVICE, Transfer
 
@@ -123,6 +126,60 @@ def _work(stages: Sequence[Part]) -> list[StageWork]:
     return work
 
 
+class PassTimes(NamedTuple):
+    """When the passes of a step ended, in seconds or any other unit.
+
+    Attributes:
+        began: when the images were on the first device, a scalar.
+        forward, backward: the end of each pass, [stages, micro-batches].
+        sent: when each backward pass had the gradient of its input, which it sends before it ends; the same shape.
+    """
+
+    began: Any
+    forward: Any
+    backward: Any
+    sent: Any
+
+
+_TOLERANCE = 0.02  # of a step
+
+
+def idle_shares(ends: PassTimes) -> list[float] | None:
+    """Returns for each stage the share of the time between the start and the last end in which it computed nothing.
+
+    A pass starts when the one before it on its device has ended and its input has been computed; so the time that its
+    input takes to arrive counts as computing. If ends contradict this, because passes are shorter than the delay with
+    which the host sees their ends, the result is None.
+    """
+    began, none = float(ends.began), np.full((1, np.shape(ends.forward)[1]), ends.began)
+    # Rows are stages, columns are passes in the order of the schedule.
+    ended = np.hstack([ends.forward, np.fliplr(ends.backward)])
+    ready = np.hstack([np.vstack([none, ends.forward[:-1]]), np.fliplr(np.vstack([ends.sent[1:], none]))])
+    before = np.hstack([np.full((len(ended), 1), began), ended[:, :-1]])
+    seconds, total = ended - np.maximum(before, ready), ended.max() - began
+    if seconds.min() < -_TOLERANCE * total:
+        return None
+    return [max(0.0, float(1.0 - busy / total)) for busy in seconds.sum(axis=1)]
+
+
+_STEPS = 3
+
+
+def measured_idle_shares(
+    session: tf.compat.v1.Session,
+    times: PassTimes,
+    operation: tf.Operation,
+    options: tf.compat.v1.RunOptions | None = None,
+) -> list[float] | None:
+    """Takes some more steps and returns the medians of their idle shares; None if one has none, see `idle_shares`.
+
+    TensorFlow prepares for new fetches in the first step, so that one does not count.
+    """
+    taken = [session.run([times, operation], options=options)[0] for _ in range(1 + _STEPS)]
+    shares = [of_step for of_step in map(idle_shares, taken[1:]) if of_step is not None]
+    return None if len(shares) < _STEPS else [statistics.median(of_stage) for of_stage in zip(*shares, strict=True)]
+
+
 def stage_facts(facts: Mapping[str, Any]) -> dict[str, str]:
     """Returns a line for a person about each stage, given what the record has."""
     stages = facts["stages"]
@@ -144,8 +201,8 @@ def train(
     values: Mapping[str, tf.Tensor],
     objective: Objective,
     loss_scale: tf.Tensor | None = None,
-) -> tuple[Score, TowerUpdate]:
-    """Returns the mean score of all images, and the gradients of the mean loss with the new state.
+) -> tuple[Score, TowerUpdate, PassTimes]:
+    """Returns the mean score of all images, the gradients of the mean loss with the new state, and when passes ended.
 
     Statistics and the state of dropout pass from one micro-batch to the next, as if each were a step. The batch is a
     multiple of the number of micro-batches; the value of each variable is on the device of its stage. The loss is
@@ -171,7 +228,11 @@ def train(
     with tf.device(devices[-1]):
         observed = {name: mean([score.observed[name] for score in passes.scores]) for name in passes.scores[0].observed}
         score = Score(mean([score.loss for score in passes.scores]), Observed(**observed))
-    return score, TowerUpdate(gradients=gradients, state=passes.state)
+    began = time_after([tf.group(*images)], images[:1])
+    with tf.device(HOST):
+        in_order = ([times[::-1] for times in of_stages] for of_stages in (passes.backward_ends, passes.sent))
+        ends = PassTimes(began, tf.stack(passes.forward_ends), *map(tf.stack, in_order))
+    return score, TowerUpdate(gradients=gradients, state=passes.state), ends
 
 
 class _Passes:
@@ -181,6 +242,7 @@ class _Passes:
         scores: by micro-batch.
         state: new values of statistics and tower states, by name.
         gradients: added up over the micro-batches so far, by name.
+        forward_ends, backward_ends, sent: see `PassTimes`, by stage, then in the order in which they are built.
     """
 
     def __init__(
@@ -193,20 +255,25 @@ class _Passes:
         self.scores: list[Score] = []
         self.state: dict[str, tf.Tensor] = {}
         self.gradients: dict[str, tf.Tensor] = {}
+        self.forward_ends: list[list[tf.Tensor]] = [[] for _ in devices]
+        self.backward_ends: list[list[tf.Tensor]] = [[] for _ in devices]
+        self.sent: list[list[tf.Tensor]] = [[] for _ in devices]
 
     @contextlib.contextmanager
-    def _pass(self, stage: int) -> Iterator[list[tf.Tensor]]:
+    def _pass(self, stage: int, ends: list[list[tf.Tensor]]) -> Iterator[list[tf.Tensor]]:
         """Inside it, operations of a stage run after its pass before. It yields a list for what the pass computes."""
         computed: list[tf.Tensor] = []
         with tf.device(self._devices[stage]), tf.control_dependencies(self._before[stage]):
             yield computed
-            self._before[stage] = [tf.group(*computed, name=f"stage_{stage}")]
+            done = tf.group(*computed)
+        self._before[stage] = [done]
+        ends[stage].append(time_after([done], computed[:1]))
 
     def forward(self, images: tf.Tensor, labels: tf.Tensor) -> None:
         """Sends the next micro-batch forward through all stages."""
         outputs: list[tf.Tensor] = []
         for number, stage in enumerate(self._stages):
-            with self._pass(number) as computed:
+            with self._pass(number, self.forward_ends) as computed:
                 output, state = stage.call({**self._values, **self.state}, outputs[-1] if outputs else images)
                 if stage is self._stages[-1]:
                     self.scores.append(self._objective.score(output, labels))
@@ -221,7 +288,7 @@ class _Passes:
         """Sends gradients of a micro-batch back through all stages: those of `of_loss` times its mean loss."""
         gradient, outputs = of_loss, self._outputs[number]
         for index, stage in reversed(list(enumerate(self._stages))):
-            with self._pass(index) as computed:
+            with self._pass(index, self.backward_ends) as computed:
                 inputs = outputs[index - 1 : index]  # none of the first stage
                 weights = [self._values[name] for name in stage.weights]
                 gradient, *rest = tf.gradients(outputs[index], [*inputs, *weights], grad_ys=gradient)
@@ -230,8 +297,27 @@ class _Passes:
                     own = tf.convert_to_tensor(own)  # that of a table is of the rows that were looked up
                     self.gradients[name] = self.gradients[name] + own if name in self.gradients else own
                 computed += [gradient, *(self.gradients[name] for name in stage.weights)]
+            self.sent[index].append(time_after([gradient.op], [gradient]))
 
 
 def _divided(batch: tf.Tensor, parts: int) -> list[tf.Tensor]:
     size = batch.shape[0] // parts
     return [batch[number * size : (number + 1) * size] for number in range(parts)]
+
+
+def time_after(work: Sequence[tf.Operation], values: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns when devices have finished all work, in seconds since the epoch, given a value on the device of each.
+
+    The host may consider work done that a device still has in its queue. So each device computes a number after its
+    work, and the time depends on the numbers: without a use, TensorFlow would reduce them to an order of launches.
+    """
+    last = []
+    for done, value in zip(work, values, strict=True):
+        with tf.device(value.device), tf.control_dependencies([done]):
+            first = value if value.shape.rank == 0 else tf.reshape(value, [-1])[0]
+            last.append(tf.square(tf.cast(first, tf.float32)))
+    with tf.device(HOST):
+        squared = tf.square(tf.add_n(last))  # on the host, also of one device
+        with tf.control_dependencies([squared]):
+            now = tf.timestamp()
+        return tf.where(squared >= 0.0, now, tf.zeros_like(now))  # always true, unless a value is NaN

@@ -54,6 +54,7 @@ class Step:
         loops: one if all towers step together, else one per tower.
         init_ops: run once, in this order, after variables and input are initialised; see `initialize`.
         updates: what each tower computes; nothing in inference.
+        pass_times: of a pipeline, when the passes of a step ended.
         optimizer: the update rule, with the loss scale if there is one; None in inference.
         resume_ops: run instead of `init_ops` if what an earlier run had staged is fed.
     """
@@ -62,6 +63,7 @@ class Step:
     init_ops: list[tf.Operation]
     updates: Sequence[TowerUpdate] = ()
     resume_ops: Sequence[tf.Operation] = ()
+    pass_times: pipeline.PassTimes | None = None
     optimizer: Optimizer | LossScale | None = None
 
     def initialize(
@@ -180,6 +182,7 @@ def build_training_step(
     divide these. A pipeline has one input, and a device per stage. With `timed`, parts of a step are.
     """
     manager.create(model.variables)
+    pass_times = None
     computing, place = computing or Computing(), devices.place
     scaling = computing.loss_scaling
     loss_scale = LossScale(scaling, place.ps[0] if place.ps else place.host, optimizer) if scaling else None
@@ -188,7 +191,7 @@ def build_training_step(
     elif isinstance(model, pipeline.Pipeline):
         values = dict(zip((variable.name for variable in model.variables), manager.tower_values(0), strict=True))
         scale = loss_scale.factor() if loss_scale else None
-        score, update = pipeline.train(model, inputs[0], devices.towers, values, objective, scale)
+        score, update, pass_times = pipeline.train(model, inputs[0], devices.towers, values, objective, scale)
         scores, updates = [score], [update]
     else:
         tower = Tower(
@@ -218,7 +221,7 @@ def build_training_step(
     if loss_scale and loss_scale.overflowed is not None:
         observed |= Observed(skipped_updates=tf.cast(loss_scale.overflowed, tf.float32))
     step = _assemble(applied, scores, inputs, manager, observed)
-    return dataclasses.replace(step, updates=updates, optimizer=rule)
+    return dataclasses.replace(step, updates=updates, pass_times=pass_times if timed else None, optimizer=rule)
 
 
 def _delayed(gradients: Mapping[str, tf.Tensor], seconds: float) -> dict[str, tf.Tensor]:
@@ -287,7 +290,7 @@ def _loop(update: UpdateOp, scores: Sequence[Score], inputs: Sequence[TowerInput
         if arrived:
             if stages:
                 # After the update, a tower only waits for the next batch.
-                began = _time_after([update.operation] * len(scores), [score.loss for score in scores])
+                began = pipeline.time_after([update.operation] * len(scores), [score.loss for score in scores])
             else:
                 began = tf.reduce_min(tf.stack([tower_input.asked for tower_input in inputs]))
             waited = tf.maximum(tf.reduce_max(tf.stack(arrived)) - began, 0.0)
@@ -300,22 +303,4 @@ def _computing(scores: Sequence[Score], updates: Sequence[TowerUpdate]) -> tf.Te
     gradients = [tf.group(*update.gradients.values()) for update in updates]
     with tf.device(HOST):
         begun = tf.timestamp()
-        return tf.maximum(_time_after(gradients, [score.loss for score in scores]) - begun, 0.0)
-
-
-def _time_after(work: Sequence[tf.Operation], values: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns when devices have finished all work, in seconds since the epoch, given a value on the device of each.
-
-    The host may consider work done that a device still has in its queue. So each device computes a number after its
-    work, and the time depends on the numbers: without a use, TensorFlow would reduce them to an order of launches.
-    """
-    last = []
-    for done, value in zip(work, values, strict=True):
-        with tf.device(value.device), tf.control_dependencies([done]):
-            first = value if value.shape.rank == 0 else tf.reshape(value, [-1])[0]
-            last.append(tf.square(tf.cast(first, tf.float32)))
-    with tf.device(HOST):
-        squared = tf.square(tf.add_n(last))  # on the host, also of one device
-        with tf.control_dependencies([squared]):
-            now = tf.timestamp()
-        return tf.where(squared >= 0.0, now, tf.zeros_like(now))  # always true, unless a value is NaN
+        return tf.maximum(pipeline.time_after(gradients, [score.loss for score in scores]) - begun, 0.0)

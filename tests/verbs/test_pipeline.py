@@ -31,7 +31,8 @@ def test_a_pipeline_prints_and_records_its_stages_and_how_long_they_were_idle(
     assert record.measurement.images_per_step == 8
     facts = record.placement["pipeline"]
     assert facts["idle_share_of_equal_stages"] == pytest.approx(1 / 5)
-    assert len(facts["idle_shares"]) == 2 and all(0 <= share < 1 for share in facts["idle_shares"])
+    shares = facts["idle_shares"]  # None if the passes were too short
+    assert shares is None or len(shares) == 2 and all(0 <= share < 1 for share in shares)
     # Each device has its own weights, and no other. What crosses are 100 activations of 8 images, and their gradients.
     on_each = [stage["variable_bytes"] for stage in facts["stages"]]
     assert list(record.placement["variable_bytes_per_device"].values()) == on_each

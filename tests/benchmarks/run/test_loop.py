@@ -113,8 +113,8 @@ def test_what_makes_a_run_invalid(found: list[float], skipped: list[float], reas
     log = RunLog(images_per_step=2, towers=1)
     for number in skipped:
         log.measured.add(Taken(1.0, 0.5, observed={"skipped_updates": number}))
-    inputs = types.SimpleNamespace(skipping=None)
-    built = types.SimpleNamespace(finite=lambda: "finite", drift=lambda: found[1:] or None, input=inputs)
+    step, inputs = types.SimpleNamespace(pass_times=None), types.SimpleNamespace(skipping=None)
+    built = types.SimpleNamespace(finite=lambda: "finite", drift=lambda: found[1:] or None, step=step, input=inputs)
     session = types.SimpleNamespace(run=lambda fetched, options: found[: len(fetched)])
     run: Any = types.SimpleNamespace(built=built, log=log, session=session, options=None)
     train._check_variables(run)

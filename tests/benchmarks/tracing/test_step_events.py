@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.tracing import step_trace
-from benchmarks.tracing.step_events import Event, by_type, events, idle_shares
+from benchmarks.tracing.step_events import Event, by_type, events
 from tests.support.traces import Trace
 
 HOST = "/job:localhost/replica:0/task:0/device:"
@@ -124,14 +124,3 @@ def test_the_table_adds_by_type_and_divides_by_steps() -> None:
     assert (longest.type, longest.per_step, longest.ms_per_step) == ("MatMul", 1.0, 3.0)
     assert longest.share == pytest.approx(0.75)
     assert (other.per_step, other.ms_per_step) == (0.5, 0.5), "other devices count apart"
-
-
-def test_a_device_is_idle_while_none_of_its_computations_lasts() -> None:
-    """Device a computes from 10 to 30, one at a time and two at once, and b from 25 to 60; a step is all of it."""
-    spans = {"a": ((10, 12), (12, 20), (14, 16), (18, 30)), "b": ((25, 26), (26, 60))}
-    happened = [
-        Event(device, "compute", "MatMul", "", begin, end - begin) for device in spans for begin, end in spans[device]
-    ]
-    happened += [Event("a", "exchange", "transfer or wait", "", 40, 15), Event("c", "compute", "MatMul", "", 0, 99)]
-    assert idle_shares(happened, ["a", "b"]) == pytest.approx([30 / 50, 15 / 50])
-    assert idle_shares(happened, ["a", "d"]) is None
