@@ -285,6 +285,6 @@ def refuse_reference_loop(verb: str, name: str | None) -> None:
     """Raises UsageError if a verb about variable managers gets a reference training loop."""
     if name in catalog.REFERENCE_LOOPS:
         raise UsageError(
-            f"{verb} knows variable managers, and {name} is a reference training loop: name one of "
-            f"{', '.join(MANAGERS)}."
+            f"{verb} knows variable managers, and {name} is a reference training loop: omit it, or name one "
+            f"of {', '.join(MANAGERS)}."
         )

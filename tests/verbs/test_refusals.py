@@ -140,7 +140,7 @@ PREDICTIONS = [
     ("predict --hardware=K80 --precision=fp16", "has no rate for --precision=fp16"),
     ("predict --judge --model=vgg16", "leave --model out"),
     ("predict", "no GPU is here: pass --hardware="),
-    ("verify --device=cpu --variable_update=keras_fit", "reference training loop"),
+    ("verify --device=cpu --variable_update=keras_fit", "reference training loop: omit it"),
     ("verify --device=gpu", "--num_gpus=1 asks for 1 GPU; this machine has 0 NVIDIA GPUs"),
     ("verify --device=cpu --model=mlp,", "a name is empty"),
     ("verify --device=cpu --model=mlp --local_cluster=worker:2", "omit the cluster"),
