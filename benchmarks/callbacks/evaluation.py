@@ -237,6 +237,7 @@ def evaluate_checkpoint(config: Config, log: RunLog, display: Display, team: Tea
     """
     devices = run_graph.plan_devices(config)
     earlier = resuming.find_earlier(config, team, display)
+    team.expect("Building the graph", config.processes.preparation_seconds)
     display.phase("building the graph", None)
     with tf.Graph().as_default():
         model = run_graph.build_model(config.workload, config.training, config.computing, config.devices)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -178,9 +179,9 @@ def refuse_shared_trainings(cells: Sequence[Cell], runs_of_each: int) -> None:
     """
     trained = [cell.config for cell in cells if cell.config and cell.runs and not cell.config.workload.eval_only]
     directories = [directory for each in trained if (directory := each.checkpoints.train_dir)] * runs_of_each
-    if len(directories) > len({*directories}):
+    if twice := [directory for directory, runs in Counter(directories).items() if runs > 1]:
         raise UsageError(
-            f"--train_dir={directories[0]}: each run would continue the training of the one before: leave it out."
+            f"--train_dir={twice[0]}: each run would continue the training of the one before: leave it out."
         )
 
 

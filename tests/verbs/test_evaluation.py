@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.errors import ExitStatus
 from benchmarks.measure.run_log import RunLog
+from benchmarks.process.watchdog import Watchdog
 from tests.support.commands import Records, RunBench
 from tests.support.rotation import rotating
 
@@ -107,12 +108,15 @@ def test_an_evaluation_whose_numbers_overflow_is_invalid(digits: Path, run_bench
 
 
 def test_an_aim_that_is_not_reached_is_a_warning_and_a_checkpoint_is_evaluated_apart(
-    digits: Path, run_bench: RunBench, records: Records
+    digits: Path, run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = flags(digits, "--train_dir=weights")
     steps = "--eval_during_training_every_n_steps=100"
     assert run_bench(*given, "--num_batches=2", steps, "--stop_at_top_1_accuracy=1").status == ExitStatus.OK
+    with_limits: list[str] = []
+    monkeypatch.setattr(Watchdog, "expect", lambda self, what, seconds: with_limits.append(what))
     evaluated = run_bench(*given, "--eval", "--optimizer=sgd", "--num_batches=5").succeeded()
+    assert {"Building the graph", "A step (evaluation)"} < {*with_limits}
     trained, alone = records()
     assert any("No evaluation reached --stop_at_top_1_accuracy=1" in warning for warning in trained["warnings"])
     assert alone["measurement"]["evaluations"][0]["images"] == IMAGES

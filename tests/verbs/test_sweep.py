@@ -187,9 +187,10 @@ def test_combinations_that_cannot_be_are_rows_with_the_reason(sweep: Sweep, tmp_
     assert "--staged_vars goes with parameter_server" in skipped.reason
 
 
-@pytest.mark.parametrize("several", ["--batch_size=4,8", "--repeats=2"])
-def test_no_run_continues_the_training_of_another(sweep: Sweep, runs: Runs, several: str) -> None:
-    done = sweep("--train_dir=mine", several)
+@pytest.mark.parametrize("several", ["--batch_size=4,8 --train_dir=mine", "--repeats=2 --train_dir=mine", "--suite=s"])
+def test_no_run_continues_the_training_of_another(sweep: Sweep, runs: Runs, several: str, tmp_path: Path) -> None:
+    (tmp_path / "s").write_text('[[grid]]\ntrain_dir="other"\n[[grid]]\ntrain_dir="mine"\nbatch_size=[4,8]')
+    done = sweep(*several.split())
     assert done.status == 2 and "--train_dir=mine: each run would continue" in done.stderr and not runs.started
     assert sweep("--train_dir=mine", "--batch_size=4").status == 0
 
