@@ -165,7 +165,10 @@ def table(rows: Sequence[Row], *, brief: bool = False) -> Table:
     """Returns the settings that differ, and what was measured; `brief`: as far as a terminal has room for it."""
     measured = [column for column in MEASURED if column.brief or not brief]
     told = [column for column in measured if any(column.of(row) and column.cell(row) for row in rows)]
-    columns = [*settings(rows)[0], *told]
+    columns = settings(rows)[0]
+    if columns and columns[-1].name == "also":  # it is long: rates and their intervals come before it
+        told.insert(len(told) if brief else 2, columns.pop())
+    columns += told
     return Table(
         [column.name for column in columns],
         [[column.cell(row) for column in columns] for row in rows],

@@ -110,9 +110,10 @@ def _failed(row: Row) -> bool:
 def _as_script_data(table: Table, rows: Sequence[Row]) -> str:
     """Returns all rows as JSON for a script element; commands are lists of word numbers, since they are similar."""
     words: dict[str, int] = {}
+    settings = {column.name for column in headline.settings(rows)[0]}
     data = {
         "names": table.columns,
-        "settings": len(headline.settings(rows)[0]),
+        "settings": [name in settings for name in table.columns],
         "numbers": [name in table.numbers for name in table.columns],
         "rows": [
             {

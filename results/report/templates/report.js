@@ -18,7 +18,7 @@
   };
   const option = (value, text) => element("option", { value, textContent: text });
   const rate = column("images/s"), interval = column("95 % interval");
-  const label = row => row.cells.slice(0, data.settings).filter(Boolean).join(", ");
+  const label = row => row.cells.filter((cell, at) => cell && data.settings[at]).join(", ");
 
   // The table.
   const page = 150;
@@ -130,7 +130,7 @@
       if (at === interval) return;
       axes.x.append(option(at, name));
       if (isNumber[at]) axes.y.append(option(at, name));
-      if (at < data.settings || !isNumber[at]) colour.append(option(at, name));
+      if (data.settings[at] || !isNumber[at]) colour.append(option(at, name));
     });
     const first = (...wanted) => Math.max(0, column(wanted.find(varies)));
     axes.x.value = first("devices", "batch per device", "variable manager", "model");
