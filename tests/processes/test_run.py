@@ -160,7 +160,7 @@ def test_a_reader_that_goes_away_is_no_crash(tmp_path: Path) -> None:
 @pytest.mark.fault(
     "R10", "another package called models comes first on the path", survives="a sentence, before it is used"
 )
-def test_somebody_elses_models_package_is_refused(run_process: RunBench, tmp_path: Path) -> None:
+def test_somebody_elses_models_package_is_refused(tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"
     checkout.mkdir()
     shutil.copy(ROOT / "run_bench.py", checkout)

@@ -256,7 +256,7 @@ def test_towers_of_another_worker_get_seeds_of_their_own_and_nothing_that_was_in
 
 
 def test_a_disk_without_room_for_a_checkpoint_is_named_before_training(
-    run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
+    run_bench: RunBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(saving.shutil, "disk_usage", lambda _: SimpleNamespace(free=65536))
     finished = run_bench(*SMALL, "--num_batches=2", "--train_dir=ck")

@@ -84,7 +84,6 @@ def test_the_examples_of_a_verb_have_its_flags(name: str) -> None:
         (["--explain=replicated", "--model=vgg16"], "explain is a verb, which comes first"),
         (["sweep", "--report"], "report is a verb, which comes first: run_bench.py report"),
         (["resnet50"], "'resnet50' is not a verb, but a value of --model: run_bench.py --model=resnet50"),
-        (["devices", "--num_batches=9"], "devices has no flag --num_batches, which is one of a run."),
         (["input", "--nossh"], "input has no flag --nossh, which is one of a run."),
         (["verify", "--nothing"], "There is no flag --nothing."),
         (["sweep", "--warmup"], "sweep has no flag --warmup, which is one of ab. See sweep --helpfull."),

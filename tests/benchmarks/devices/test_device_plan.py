@@ -159,7 +159,7 @@ def test_visible_gpus_are_those_that_cuda_shows(setting: str | None, indices: li
     assert nvml.visible_indices(4, environment) == indices
 
 
-def test_hardware_is_described_without_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hardware_is_described_without_the_host() -> None:
     import platform
 
     described = hardware.describe_hardware(hardware.Inventory((hardware.Gpu("H200", 141 * 2**30),)))
@@ -168,7 +168,7 @@ def test_hardware_is_described_without_the_host(monkeypatch: pytest.MonkeyPatch)
     assert platform.node() not in str(described)
 
 
-def test_the_environment_must_be_prepared_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_must_be_prepared_first() -> None:
     import tensorflow  # noqa: F401 - it is too late once this has run
 
     with pytest.raises(UsageError, match="before its environment was set.* process of its own"):

@@ -148,7 +148,7 @@ def test_a_table_without_a_figure_for_any_row_says_what_it_has(no_plots: None, t
     assert published.why_none(failed, published.table("modern")), "it has no rate"
 
 
-def test_the_page_begins_with_the_answer_and_what_it_was_measured_on(written: Path, tmp_path: Path) -> None:
+def test_the_page_begins_with_the_answer_and_what_it_was_measured_on(written: Path) -> None:
     page = page_without_scripts(written)
     answer = "resnet50, 4 devices: replicated psgpu is 84.5 % faster than parameter_server on gpu (84.5 to 84.5 %)."
     assert (
