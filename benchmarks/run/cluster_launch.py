@@ -65,11 +65,13 @@ class Outcome:
         status: OK if all tasks ended so, else the leader's; cluster failure where it did not fail, or was killed.
         leader_reported: whether the leader ended by itself, so that it has saved a record where it runs.
         failures: which tasks failed, and how, in words.
+        leader_succeeded: whether the leader ended with status 0, so that the run is whole even if another task failed.
     """
 
     status: ExitStatus
     leader_reported: bool
     failures: list[str]
+    leader_succeeded: bool = False
 
 
 def launch_cluster(
@@ -78,7 +80,7 @@ def launch_cluster(
     """Starts the cluster that a configuration plans, with the words of its command line, and waits for its end.
 
     After a task was lost it is started again, up to `max_restarts` times: not after an error that would come again,
-    such as a training that diverges, nor after a signal to this process.
+    such as a training that diverges, nor after a signal to this process, nor if the run is whole.
 
     With `saves_record` a failed cluster leaves a record, even if its leader saved none.
     """
@@ -118,7 +120,8 @@ def launch_cluster(
                     reason += f" {'; '.join(outcome.failures)}."
                 save(store, base_record(config, provenance, Status.CRASH, reason))
                 status = status or ExitStatus.CLUSTER
-        if status not in _OF_LOST_TASKS or len(attempts.failures) == config.checkpoints.max_restarts:
+        may_retry = status in _OF_LOST_TASKS and not outcome.leader_succeeded
+        if not may_retry or len(attempts.failures) == config.checkpoints.max_restarts:
             return status
         now = datetime.datetime.now().astimezone().isoformat(" ", "seconds")
         failure = f"{now}: {'; '.join(outcome.failures) or 'the leader left no record'}."
@@ -281,7 +284,7 @@ def launch(cluster: Cluster, words: Mapping[Task, Sequence[str]], logs: Path) ->
             warn(failures[-1] + (f"; its output: {paths[task]}" if task in paths and not is_unreached else ""))
     reported = of_leader in _REPORTS
     status = ExitStatus(of_leader) if of_leader and reported else ExitStatus.CLUSTER if failures else ExitStatus.OK
-    return Outcome(status, reported, failures)
+    return Outcome(status, reported, failures, leader_succeeded=of_leader == 0)
 
 
 def _status(cluster: Cluster, returncode: int) -> int:

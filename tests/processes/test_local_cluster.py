@@ -24,6 +24,7 @@ from tests.support.commands import ROOT, RUN_BENCH, USER_ENVIRONMENT, finished, 
 
 SECONDS = 120.0
 TWO_WORKERS = launch_plan.on_this_host("ps:1,worker:2")
+SUCCESS = Outcome(ExitStatus.OK, True, [], leader_succeeded=True)
 TWO_HOSTS = launch_plan.on_hosts("host_0,host_1", "collective_all_reduce", 50000)
 
 # A task first leaves the number of its process.
@@ -82,7 +83,7 @@ def tasks(tmp_path: Path) -> Iterator[Tasks]:
 
 def test_all_that_end_well_are_a_success(tasks: Tasks, capfd: pytest.CaptureFixture[str]) -> None:
     speak = "print('out', flush=True); print('err', file=sys.stderr)"
-    assert tasks.outcome(dict.fromkeys(map(str, TWO_WORKERS.tasks), speak)) == Outcome(ExitStatus.OK, True, [])
+    assert tasks.outcome(dict.fromkeys(map(str, TWO_WORKERS.tasks), speak)) == SUCCESS
     assert capfd.readouterr() == ("out\n", "err\n"), "the leader's output is ours"
     logs = {path.name.partition("-")[2]: path.read_text() for path in tasks.logs.iterdir()}
     assert logs == {"ps-0.log": "out\nerr\n", "worker-1.log": "out\nerr\n"}
@@ -258,7 +259,7 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.row("S2.3")
 def test_tasks_that_end_well_are_a_success(tasks: Tasks, ssh: Path, capfd: pytest.CaptureFixture[str]) -> None:
     speak = "print(os.getcwd(), flush=True)"
-    assert tasks.outcome({"worker 0": speak, "worker 1": speak}, TWO_HOSTS) == Outcome(ExitStatus.OK, True, [])
+    assert tasks.outcome({"worker 0": speak, "worker 1": speak}, TWO_HOSTS) == SUCCESS
     assert capfd.readouterr().out == f"{Path.cwd()}\n"
     assert tasks.alive() == []
 

@@ -32,7 +32,8 @@ FLAGS = (
     "--output_dir=out",
 )
 KILLED = Outcome(ExitStatus.CLUSTER, False, ["worker 0 ended by signal 9 (Killed)"])
-ENDED_WELL = Outcome(ExitStatus.OK, True, [])
+ENDED_WELL = Outcome(ExitStatus.OK, True, [], leader_succeeded=True)
+KILLED_AFTERWARDS = Outcome(ExitStatus.CLUSTER, True, ["worker 1 ended by signal 9 (Killed)"], leader_succeeded=True)
 FAILED = Outcome(ExitStatus.RUN_FAILED, True, ["worker 0 ended with status 4"])
 
 
@@ -181,6 +182,7 @@ def test_the_network_is_entered_unless_the_user_declines(
         ([KILLED] * 3, LOCAL, 3, ExitStatus.CLUSTER),
         ([KILLED, FAILED], LOCAL, 2, ExitStatus.RUN_FAILED),
         ([FAILED], LOCAL, 1, ExitStatus.RUN_FAILED),
+        ([KILLED_AFTERWARDS], LOCAL, 1, ExitStatus.CLUSTER),
         (
             [Outcome(ExitStatus.USAGE, True, ["worker 0 ended with status 2"])],
             LOCAL,
