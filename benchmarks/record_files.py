@@ -68,7 +68,7 @@ def load(files: Sequence[Path], where: str | None = None, advice: str = "") -> l
     return found
 
 
-def chosen(files: Sequence[Path], where: str | None) -> list[Record]:
+def chosen(files: Sequence[Path], where: str | None = None) -> list[Record]:
     """Reads records as `load` does: at least one.
 
     Raises:

@@ -28,7 +28,7 @@ def publish(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
 
     Raises:
         UsageError: no folder is named, it has files, or no run can be published.
-        DataError: a file cannot be read, or the folder does not pass its check.
+        DataError: a file cannot be read, or has no records, or the folder does not pass its check.
     """
     if values["check"]:
         return check(words, values)
@@ -38,7 +38,7 @@ def publish(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
         raise UsageError(f"publish: {directory} exists and is not an empty directory. Name another one.")
     files = record_files.paths(words[1:])
-    records = record_files.load(files, values["where"])
+    records = record_files.chosen(files, values["where"])
     kept, refused, changed = publication.selected(records, _WORDS, values["machine"] or "")
     for why, number in refused.items():
         warn(f"{counted(number, 'record')} left out: {why}.")

@@ -173,11 +173,11 @@ def rerun(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
 
     Raises:
         UsageError: no record has this id, or its command is not repeated.
-        DataError: a file cannot be read.
+        DataError: a file cannot be read, or has no records.
     """
     if not words:
         raise UsageError("rerun: name the record by its run id, such as rerun f13e1c470598 out/results.jsonl.")
-    record = _find(words[0], record_files.load(record_files.paths(words[1:])))
+    record = _find(words[0], record_files.chosen(record_files.paths(words[1:])))
     recorded = record.identity.command
     try:
         again = [*_repeated(recorded), *run_flags.words({"output_dir": values["output_dir"]})]
@@ -231,11 +231,11 @@ def diff(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
 
     Raises:
         UsageError: no record has such an id.
-        DataError: a file cannot be read.
+        DataError: a file cannot be read, or has no records.
     """
     if len(words) < 2:
         raise UsageError("diff: name two records by their run ids, such as diff f13e1c470598 0daa2ee5cace.")
-    records = record_files.load(record_files.paths(words[2:]))
+    records = record_files.chosen(record_files.paths(words[2:]))
     first, second = (_find(word, records) for word in words[:2])
     changed = {}
     for part in ("config", "environment", "placement", "derived"):

@@ -59,8 +59,9 @@ def report(findings: Findings, values: Mapping[str, Any]) -> ExitStatus:
     Findings are printed even if a file cannot be written. A summary that cannot be written is only a warning.
 
     Raises:
-        UsageError: a file cannot be written.
+        UsageError: a file cannot be written, or two flags name one file.
     """
+    _require_different_files(values)
     render_stdout = views.render_json if values["output_format"] == "json" else views.render_text
     say(render_stdout(findings).rstrip("\n"))
     summary = os.environ.get(_STEP_SUMMARY)
@@ -83,12 +84,24 @@ def report(findings: Findings, values: Mapping[str, Any]) -> ExitStatus:
     return _STATUS[findings.outcome]
 
 
+def _require_different_files(values: Mapping[str, Any]) -> None:
+    """Raises UsageError if two flags name one file, unless it is a device such as /dev/stdout."""
+    flags: dict[str, str] = {}
+    for name in _FILES:
+        path = values[name]
+        if path is not None and not path.startswith("/dev/"):
+            other = flags.setdefault(os.path.realpath(path), name)
+            if other != name:
+                raise UsageError(f"--{other} and --{name} both name {path}: give each its own file.")
+
+
 def require_writable(values: Mapping[str, Any]) -> None:
     """Finds out whether the files that flags name can be written, before hours of runs.
 
     Raises:
-        UsageError: one cannot be.
+        UsageError: one cannot be, or two flags name one file.
     """
+    _require_different_files(values)
     for name in _FILES:
         if values[name] is not None:
             path = Path(os.path.realpath(values[name]))

@@ -32,12 +32,12 @@ def check(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
 
     Raises:
         UsageError: the command line is wrong, no session of this hardware is stored, or an output cannot be written.
-        DataError: a file cannot be read.
+        DataError: a file cannot be read, or has no records.
     """
     threshold = None if values["threshold"] is None else values["threshold"] / 100
     files, directory = record_files.paths(words), _directory(values)
     try:
-        today, stored = _dated(record_files.load(files, values["where"])), _stored(directory, values["where"])
+        today, stored = _dated(record_files.chosen(files, values["where"])), _stored(directory, values["where"])
         findings = baseline_check.check(today, stored, (" and ".join(map(str, files)), directory), threshold)
     except UnlikeError as error:
         raise UsageError(str(error)) from error
@@ -49,14 +49,14 @@ def history(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
 
     Raises:
         UsageError: there is nothing to show, or the picture cannot be written.
-        DataError: a file cannot be read.
+        DataError: a file cannot be read, or has no records.
     """
     plot = Path(values["output"]) if values["output"] is not None else None
     if plot is not None and plot.suffix.lower() not in _PICTURES:
         raise UsageError(f"--output={plot}: name a file that ends in {' or '.join(_PICTURES)}.")
     directory = _directory(values)
     where = values["where"]
-    records = record_files.load(record_files.paths(words), where) if words else _stored(directory, where)
+    records = record_files.chosen(record_files.paths(words), where) if words else _stored(directory, where)
     histories = session_history.histories(records)
     if not histories:
         raise UsageError(f"There are no valid runs in {', '.join(words) or directory}. `track store FILE` adds some.")
@@ -75,10 +75,10 @@ def store(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
 
     Raises:
         UsageError: no run can be stored, or the directory cannot be written.
-        DataError: a file cannot be read.
+        DataError: a file cannot be read, or has no records.
     """
     directory, files = _directory(values), record_files.paths(words)
-    runs = record_files.load(files, values["where"])
+    runs = record_files.chosen(files, values["where"])
     with writing(f"--baselines_dir={directory}", _FOLDER):
         added, present, refused = baselines.store_runs(Path(directory), runs)
     warn(*refused[:_MOST_REFUSALS])

@@ -79,7 +79,10 @@ def run_cells(
         timeout_flag=_LIMIT,
     )
     store = runner.store
-    earlier = store.load().records
+    loaded = store.load()
+    earlier = loaded.records
+    if values["resume"]:
+        warn(*loaded.problems)  # what such lines were of is run again
     estimates = [estimate_seconds(cell.config, earlier) if cell.config else 0.0 for cell in cells]
     forth = list(zip(cells, estimates, strict=True))
     # And back, so that a drift of the machine affects all cells alike.

@@ -115,6 +115,13 @@ def test_an_output_that_cannot_be_written_is_named_and_costs_no_other(compared: 
     assert done.stdout.splitlines()[-1] == "1 of 1 unchanged." and (tmp_path / "b.xml").is_file()
 
 
+def test_two_outputs_need_two_files_unless_it_is_a_device(compared: Compare, tmp_path: Path) -> None:
+    done = compared(rounds(), rounds(), "--json_file=a", f"--benchmark_json_file={tmp_path / 'a'}")
+    assert done.status == 2 and not (tmp_path / "a").exists()
+    assert "--json_file and --benchmark_json_file both name" in done.stderr
+    compared(rounds(), rounds(), "--json_file=/dev/null", "--junit_file=/dev/null").succeeded()
+
+
 def test_a_summary_that_cannot_be_written_changes_no_verdict(compared: Compare) -> None:
     done = compared(rounds(), rounds(), GITHUB_STEP_SUMMARY="/nowhere/summary.md").succeeded()
     assert "$GITHUB_STEP_SUMMARY=/nowhere/summary.md cannot be written: No such file or directory." in done.stderr

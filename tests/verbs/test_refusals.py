@@ -99,6 +99,7 @@ SWEEPS = [
     ("sweep --suite=nowhere.toml", "--suite=nowhere.toml cannot be read: No such file or directory. A suite"),
     ("ab --device=cpu", "set what to compare with"),
     ("ab --device=cpu --base=a --base_command=true", "--base and --base_command"),
+    ("ab --device=cpu --base=a --json_file=a.x --junit_file=./a.x", "--json_file and --junit_file both name ./a.x"),
     ("ab --device=cpu '--base_command=nowhere --x'", "there is no program 'nowhere'"),
     ('ab --device=cpu --base_command="\'a"', "No closing quotation"),
     ("ab --base_command=true --train_dir=x", "each run would continue the training of the one before"),
@@ -154,6 +155,10 @@ WITHOUT_DATA = [
     ("export_model --train_dir=a --keras_file=m.keras", "There is no checkpoint a: pass a directory that has one"),
     ("track check", "out/results.jsonl: No such file or directory. Name files that runs have written"),
     ("report", "out/results.jsonl: No such file or directory. Name files that runs have written"),
+    *(
+        (f"{line} /dev/null", "/dev/null: there are no records in it")
+        for line in ("track check", "track store", "track history", "diff a b", "rerun a", "publish public")
+    ),
     ("data check nowhere", "--data_dir=nowhere does not exist"),
     ("--device=cpu --model=mlp --data_dir=.", "there is neither train-images-idx3-ubyte nor"),
 ]

@@ -207,7 +207,7 @@ def test_progress_names_what_differs_and_the_end_the_winner(sweep: Sweep) -> Non
     assert "trivial, parameter_server on cpu, 1 CPU device, batch 9" in done.stdout.split("Fastest settings")[1]
 
 
-def test_resume_says_what_is_left(sweep: Sweep, runs: Runs) -> None:
+def test_resume_says_what_is_left(sweep: Sweep, runs: Runs, tmp_path: Path) -> None:
     sweep("--batch_size=8,9", "--repeats=2")
     assert len(runs.started) == 4
     done = sweep("--batch_size=8,9", "--repeats=2", "--resume")
@@ -215,6 +215,10 @@ def test_resume_says_what_is_left(sweep: Sweep, runs: Runs) -> None:
     assert done.stdout.count("   done") == 2 and "about" not in done.stdout and len(runs.started) == 4
     done = sweep("--batch_size=8,9,10", "--resume", "--dry_run")
     assert "3 of 3 combinations: 1 run, about " in done.stdout and "; 2 done earlier." in done.stdout
+    stored = tmp_path / "out" / "results.jsonl"
+    os.truncate(stored, stored.stat().st_size - 9)
+    done = sweep("--batch_size=8,9", "--repeats=2", "--resume", "--dry_run")
+    assert "1 run, about " in done.stdout and "results.jsonl:4: skipped a damaged line" in done.stderr
 
 
 def test_repeats_are_interleaved_forth_and_back(sweep: Sweep, tmp_path: Path) -> None:
