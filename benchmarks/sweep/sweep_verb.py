@@ -80,14 +80,12 @@ def run_cells(
     )
     store = runner.store
     loaded = store.load()
-    earlier = loaded.records
-    if values["resume"]:
-        warn(*loaded.problems)  # what such lines were of is run again
-    estimates = [estimate_seconds(cell.config, earlier) if cell.config else 0.0 for cell in cells]
+    warn(*loaded.problems if values["resume"] else ())  # what such lines were of is run again
+    estimates = [estimate_seconds(cell.config, loaded.records) if cell.config else 0.0 for cell in cells]
     forth = list(zip(cells, estimates, strict=True))
     # And back, so that a drift of the machine affects all cells alike.
     rounds = [forth if repeat % 2 == 0 else forth[::-1] for repeat in range(repeats)]
-    kept, refused, missing = _split(rounds, _done(earlier if values["resume"] else [], cells, runner.provenance))
+    kept, refused, missing = _split(rounds, _done(loaded.records if values["resume"] else [], cells, runner.provenance))
     as_json = values["output_format"] == "json" and not values["dry_run"]
     for line in grid_lines(cells, estimates, repeats, missing):
         (warn if as_json else say)(line)
