@@ -97,7 +97,7 @@ class Command:
         signals_by_stdin: its stdin is a pipe instead, which closes when this process has ended; a signal is the line
             `INT`, `TERM` or `HUP` there.
         patience: asked with its status once it has ended: for how many seconds those beside it may go on before they
-            are killed, as if their time were up.
+            are killed, as if their time were up. If it was stopped, these seconds count from then.
         stopped_seconds: it is killed once it has been stopped, as by SIGSTOP, for so long.
     """
 
@@ -281,7 +281,7 @@ def _run_to_the_end(children: Sequence[_Child], until: float) -> list[_Child]:
             if status is not None or child.info.was_killed:
                 child.kill_group()  # what it has started and left behind, which another may wait for
                 running.remove(child)
-                until = min(until, now + child.command.patience(child.process.returncode or 0))
+                until = min(until, min(now, child.stopped_at) + child.command.patience(child.process.returncode or 0))
     return running
 
 

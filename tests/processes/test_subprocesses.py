@@ -282,3 +282,16 @@ def test_a_process_that_continues_is_not_stopped(log: IO[bytes]) -> None:
             assert child.is_stopped() == stopped, "asking twice gives the same answer"
         process.kill()
     assert not child.is_stopped()
+
+
+def test_those_beside_a_stopped_process_get_no_time_again_once_it_is_killed() -> None:
+    stopped = Command(
+        words=["sh", "-c", "kill -s STOP $$"],
+        stdout=None,
+        stderr=None,
+        stopped_seconds=5.0,
+        patience=lambda status: 5.0,
+    )
+    beside = Command(words=["sleep", "60"], stdout=None, stderr=None)
+    first, second = subprocesses.supervise(stopped, beside, timeout_seconds=60.0)
+    assert first.was_stopped and second.timed_out and second.seconds < 10.0
