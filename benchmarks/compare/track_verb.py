@@ -130,7 +130,7 @@ def prune(values: Mapping[str, Any]) -> ExitStatus:
     for path, count in removed.items():
         say(f"{path}: {counted(count, 'session')} removed, {keep} kept")
     if not removed:
-        say(f"No configuration in {directory} has more than {keep} sessions.")
+        say(f"No configuration in {directory} has more than {counted(keep, 'session')}.")
     return ExitStatus.OK
 
 

@@ -52,6 +52,7 @@ def run_loop(config: Config, log: RunLog, display: Display, team: Team) -> None:
     """
     device_plan.set_arithmetic(config.runtime)
     _wait_for_storage(config, display, team)
+    team.expect("Opening the devices and checkpoints", config.processes.preparation_seconds)
     if config.workload.eval_only:
         evaluation.evaluate_checkpoint(config, log, display, team)
     elif config.variables.variable_update in PYTORCH_LOOPS:

@@ -116,7 +116,7 @@ def test_an_aim_that_is_not_reached_is_a_warning_and_a_checkpoint_is_evaluated_a
     with_limits: list[str] = []
     monkeypatch.setattr(Watchdog, "expect", lambda self, what, seconds: with_limits.append(what))
     evaluated = run_bench(*given, "--eval", "--optimizer=sgd", "--num_batches=5").succeeded()
-    assert {"Building the graph", "A step (evaluation)"} < {*with_limits}
+    assert {"Opening the devices and checkpoints", "Building the graph", "A step (evaluation)"} < {*with_limits}
     trained, alone = records()
     assert any("No evaluation reached --stop_at_top_1_accuracy=1" in warning for warning in trained["warnings"])
     assert alone["measurement"]["evaluations"][0]["images"] == IMAGES
