@@ -129,7 +129,7 @@ def in_words(seconds: float) -> str:
     """Returns a duration in s, min or h."""
     if seconds < 90:
         return f"{math.ceil(seconds)} s"
-    minutes = round(seconds / 60)
+    minutes = math.ceil(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
