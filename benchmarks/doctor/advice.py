@@ -35,7 +35,7 @@ _ADVICE: tuple[tuple[Part, Callable[[Setting], object] | None, str], ...] = (
         lambda of: of.in_16_bits and of.precision not in ("bf16", "fp16"),
         "Try --precision={in_16_bits} (which changes the arithmetic: --check_precision reports how far losses move).",
     ),
-    (Part.COMPUTE, lambda of: of.devices.on_gpu, "Try --xla."),
+    (Part.COMPUTE, lambda of: of.takes_xla, "Try --xla."),
     (Part.COMPUTE, lambda of: not of.devices.on_gpu and of.lacks_onednn, "Try --onednn=on."),
     (Part.COMPUTE, lambda of: not of.devices.on_gpu and of.as_matmul, "Try {as_matmul}."),
     (Part.COMPUTE, None, "Try a --batch_size above {batch} if memory suffices."),

@@ -45,6 +45,7 @@ class Setting:
         manager: value of --variable_update.
         photos: whether the model's data are JPEG images.
         in_16_bits: the precision of 16 bits for which the device has tensor cores or instructions; None: none is known.
+        takes_xla: whether the device is a GPU for which XLA of this TensorFlow compiles.
         as_matmul: flags that compute some of the model's convolutions as matrix products.
         lacks_onednn: whether TensorFlow does without oneDNN here, and the user has not chosen that.
         data_dir: the user's data; None if images were generated.
@@ -58,6 +59,7 @@ class Setting:
     manager: str
     photos: bool
     in_16_bits: str | None = "bf16"
+    takes_xla: bool = False
     as_matmul: Sequence[str] = ()
     lacks_onednn: bool = False
     data_dir: str | None = None

@@ -19,7 +19,7 @@ from benchmarks.data.sources.data_sets import DATA_SETS, SYNTHETIC, existing_dir
 from benchmarks.devices import options
 from benchmarks.doctor import advice
 from benchmarks.doctor.breakdown import Breakdown, Part, Setting, Stage
-from benchmarks.errors import ExitStatus
+from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.microbench import device_peak
 from benchmarks.process import subprocesses
 from benchmarks.process.signals import until_stopped
@@ -87,6 +87,7 @@ def breakdown_setting(values: Mapping[str, Any], count_gpus: Callable[[], int]) 
         manager=values["variable_update"] or chosen.variables.variable_update,
         photos=spec.data_name == "imagenet",
         in_16_bits=_in_16_bits(chosen.devices),
+        takes_xla=_takes_xla(chosen.devices, chosen.computing.precision),
         as_matmul=computing.as_matmul_of(spec),
         lacks_onednn=chosen.devices.onednn is None and computing.onednn_mode(os.environ) == "off",
         data_dir=chosen.data.data_dir,
@@ -105,6 +106,15 @@ def _in_16_bits(devices: Devices) -> str | None:
         return "bf16" if computing.has_instructions("bf16") else None
     known = [gpu.compute_capability for gpu in options.chosen_gpus(devices).gpus if gpu.compute_capability]
     return next((name for name in computing.IN_16_BITS if name in computing.tensor_core_precisions(known)), None)
+
+
+def _takes_xla(devices: Devices, precision: str) -> bool:
+    """Returns whether the devices are GPUs for which XLA compiles."""
+    try:
+        options.judge(options.chosen_gpus(devices), precision=precision, xla="jit")
+    except UsageError:
+        return False
+    return devices.on_gpu
 
 
 def _planned(plan: BreakdownPlan) -> Generator[tuple[Stage, Mapping[str, str]]]:

@@ -423,12 +423,20 @@ def test_advice_knows_the_cpu_and_the_model(tmp_path: Path, monkeypatch: pytest.
     assert [setting.lacks_onednn for setting in settings] == [True, False], "the user's word is not argued with"
 
 
-@pytest.mark.parametrize(("gpu", "precision"), [("8 H100, NVSwitch", "bf16"), ("8 T4, PCIe", "fp16")])
-def test_advice_on_precision_knows_the_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: str, precision: str
+@pytest.mark.parametrize(
+    ("card", "precision", "takes_xla"),
+    [
+        (nvidia.Card("NVIDIA H100 80GB HBM3", 80, (9, 0)), "bf16", True),
+        (nvidia.Card("Tesla T4", 15, (7, 5)), "fp16", True),
+        (nvidia.Card("NVIDIA B200", 180, (10, 0)), "bf16", False),  # for which XLA writes no code
+    ],
+)
+def test_advice_knows_the_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, card: nvidia.Card, precision: str, takes_xla: bool
 ) -> None:
-    nvidia.stand_in(monkeypatch, nvidia.MACHINES[gpu])
-    assert planned(tmp_path, gpus=8).setting.in_16_bits == precision
+    nvidia.stand_in(monkeypatch, nvidia.Machine([card] * 8))
+    setting = planned(tmp_path, gpus=8).setting
+    assert (setting.in_16_bits, setting.takes_xla) == (precision, takes_xla)
 
 
 def test_a_cluster_and_a_mere_look_have_no_breakdown(tmp_path: Path) -> None:

@@ -31,9 +31,13 @@ GPUS = Setting(
     precision="fp32",
     manager="parameter_server",
     photos=True,
+    takes_xla=True,
 )
 CPU = dataclasses.replace(
-    GPUS, workload=dataclasses.replace(GPUS.workload, batch_per_device=8), devices=Devices(num_devices=2)
+    GPUS,
+    workload=dataclasses.replace(GPUS.workload, batch_per_device=8),
+    devices=Devices(num_devices=2),
+    takes_xla=False,
 )
 # Images per second of four GPUs of which everything costs something: 1 ms; 500, 50, 250, 50 and 150 ms a step.
 RATES = {

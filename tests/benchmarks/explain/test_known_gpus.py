@@ -50,7 +50,7 @@ def test_every_gpu_has_a_chip_a_known_link_and_a_rate_to_expect() -> None:
     """Half precision and FP32 of each are published for a GPU that is near; the MFU of training is plausible."""
     for gpu in map(gpu_of, NAMES):
         assert gpu.link in (*LINKS, "") and find_gpu(gpu.name).is_like(gpu)
-        assert 8 <= gpu.memory_gb <= 192 and gpu.machine(1, "").gpus[0].compute_capability
+        assert 8 <= gpu.memory_gb <= 288 and gpu.machine(1, "").gpus[0].compute_capability
         size = re.search(r"\b(\d+)GB?\b", gpu.name)
         names_memory_of_cpu = gpu.name in ("GH200 120GB", "GH200 480GB")
         assert not size or names_memory_of_cpu or gpu.memory_gb == int(size[1])
