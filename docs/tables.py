@@ -16,11 +16,11 @@ from benchmarks.explain.known_gpus import PublishedRate, published_rates
 from benchmarks.predict import judge
 from models import specs
 from results import columns, loading, summary
+from results.environment import Utilisation, gpu_name, published_table
 from results.exchange import public_table
 from results.record import Record
 from results.record_parts import PARTS
 from results.report import headline
-from results.utilisation import Utilisation, gpu_name, published_table
 
 ROOT = Path(__file__).resolve().parent.parent
 # The records of the sweep that README shows.

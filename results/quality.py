@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from results.input_bottleneck import LEAST_REPORTED_WAIT, advice
@@ -20,23 +20,6 @@ _LOSS_RISE = 1.5
 _STRAGGLER_RATIO = 1.25
 _THROTTLED_SHARE = 0.01
 _CLOCK_FALL_SHARE = 0.05
-# Recorded environment variables that say which devices, which task, or how much is logged.
-_HARMLESS = (
-    *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "TF_CONFIG"),
-    *("TF_CPP_MIN_LOG_LEVEL", "TORCH_CPP_LOG_LEVEL"),
-)
-
-
-def acting_variables(environment: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the environment variables of a record that may change a rate."""
-    return {name: value for name, value in (environment.get("variables") or {}).items() if name not in _HARMLESS}
-
-
-def unlike_variables(environments: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the names of the variables that may change a rate and are not equal in all environments."""
-    each = [acting_variables(environment) for environment in environments]
-    names = sorted({name for own in each for name in own})
-    return [name for name in names if len({own.get(name) for own in each}) > 1]
 
 
 def quality_warnings(

@@ -6,14 +6,14 @@ import dataclasses
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from results import intervals
+from results.environment import Utilisation, data_sheet, machine_names, of_data_sheet, software_names, used_gpus
 from results.intervals import Interval
 from results.record import Kind, Record, Status, key_of
 from results.text import counted
-from results.utilisation import Utilisation, data_sheet, of_data_sheet, used_gpus
 
 # The fields in which a run may differ from the one-device run for its speed-up.
 SCALED = ("num_devices", "virtual_gpus", "visible_gpus", "num_workers", "num_ps", "num_hosts")
@@ -41,6 +41,8 @@ _IN_EVERY_LABEL = (
 )
 # By default these follow from a field that every label names, so only rows with one value of it are compared.
 _FOLLOWING = {"loss_scaling": "precision", "batchnorm_persistent": "device", "num_warmup_batches": "device"}
+# A label names only other values of these.
+_USUAL = {"data_name": "synthetic", "precision": "fp32"}
 # Beside the options of the input, what only matters to runs that read images.
 _OF_IMAGES = {"data_set", "pipelined_input"}
 
@@ -71,6 +73,27 @@ class Row:
     def config(self) -> Mapping[str, Any]:
         """Returns the configuration."""
         return self.records[0].config
+
+    def title(self, *, with_batch: bool = True) -> str:
+        """Returns a short label."""
+        kind = {"cpu": "CPU device", "gpu": "GPU"}.get(str(self.config.get("device")), "device")
+        processes, batch = processes_of(self.config), f"batch {self.config.get('batch_per_device')}"
+        words = [self.model, manager_of(self.config), *([processes] if processes else []), counted(self.devices, kind)]
+        return ", ".join([*words, *([batch] if with_batch else []), *self.differences()])
+
+    def setting(self, ignored: Collection[str] = ()) -> str:
+        """Returns model, batch, and in what else the row differs from others, but for some fields: a panel's title."""
+        batch = f"batch {self.config.get('batch_per_device')} per device"
+        return ", ".join([self.model, batch, *self.differences(ignored)])
+
+    def differences(self, ignored: Collection[str] = ()) -> list[str]:
+        """Returns in what it differs from the usual data and precision, and from other rows, but for some fields."""
+        given = {name: self.config.get(name) for name in _USUAL}
+        unusual = [str(value) for name, value in given.items() if value not in (None, _USUAL[name])]
+        return [
+            *unusual,
+            *(f"{name} {value}" for name, value in self.distinct.items() if value and name not in ignored),
+        ]
 
     @property
     def also(self) -> str:
@@ -169,6 +192,13 @@ class Row:
         return " ".join(dict.fromkeys(record.reason for record in self.records if record.reason))
 
 
+def lasting_name(records: Sequence[Record]) -> str:
+    """Returns a name of a configuration's records that depends on no other records, for a history that others keep."""
+    identity, is_interleaved = records[0].identity, any(record.is_interleaved for record in records)
+    alone = Row(records=records, distinct={"steps": "interleaved"} if is_interleaved else {}).title()
+    return f"{alone}, machine {identity.hardware_key[:6]} ({identity.config_key})"
+
+
 def count(config: Mapping[str, Any], name: str, otherwise: int = 1) -> int:
     """Returns a number of a configuration, or `otherwise` if it is unknown."""
     number = config.get(name)
@@ -259,43 +289,11 @@ def between_runs(rows: Iterable[Row]) -> tuple[float, int]:
     return intervals.between_runs(_rates(row.records) for row in rows)
 
 
-def hardware_in_words(record: Record) -> str:
-    """Returns the machine of a record: its title or its CPU, its memory and its GPUs."""
-    facts = record.environment
-    name = facts.get("machine") or facts.get("cpu_model")  # a published record does not name the CPU
-    words = [str(name)] if name else []
-    words += [f"{facts['cpu_cores_usable']} cores"] if facts.get("cpu_cores_usable") else []
-    words += [f"of which {facts['container_cores']:g} at a time"] if facts.get("container_cores") else []
-    words += [f"{facts['memory_gib']} GiB"] if facts.get("memory_gib") else []
-    return ", ".join([*words, *_gpus(record)]) or f"hardware {record.identity.hardware_key}"
-
-
-def _machine(record: Record) -> str:
-    facts = record.environment
-    return str(facts.get("machine") or ", ".join(_gpus(record)) or facts.get("cpu_model") or "")
-
-
-def _gpus(record: Record) -> list[str]:
-    return [f"{count} x {gpu}" for gpu, count in Counter(map(str, record.environment.get("gpus") or ())).items()]
-
-
-def machine_names(records: Iterable[Record]) -> dict[str, str]:
-    """Returns a short name of each machine, by its hardware key."""
-    return _names(records, "hardware_key", _machine)
-
-
-def _names(records: Iterable[Record], key_name: str, name_of: Callable[[Record], str]) -> dict[str, str]:
-    """Returns what to call each machine or software, by its key, whose first digits follow a name that several have."""
-    names = {getattr(record.identity, key_name): name_of(record) for record in records}
-    shared = Counter(names.values())
-    return {key: name if shared[name] == 1 and name else f"{name} {key[:4]}".strip() for key, name in names.items()}
-
-
 def _distinctions(rows: Sequence[Row]) -> list[dict[str, str]]:
     """Returns for each row its values of the fields that vary among the rows of its model and that no label names."""
     firsts = [row.records[0] for row in rows]
     machines = machine_names(firsts)
-    software = _names(firsts, "software_key", lambda record: str(record.environment.get("tensorflow_version") or ""))
+    software = software_names(firsts)
     varying = {m: _varying_fields(group) for m, group in grouped(rows, lambda row: row.config.get("model")).items()}
     are_mixed = len({row.is_interleaved for row in rows}) > 1
     distinctions = []

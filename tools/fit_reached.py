@@ -19,8 +19,8 @@ from benchmarks.predict import judge
 from benchmarks.predict.hosts import Reached, reached
 from benchmarks.predict.prediction import Subject, step
 from benchmarks.process.tensorflow_setup import Runtime
+from results.environment import published_table
 from results.intervals import LEAST_SPREAD
-from results.utilisation import published_table
 
 GRID = {
     "pcie": (0.4, 0.5, 0.6, 0.7, 0.8, 0.9),

@@ -15,7 +15,6 @@ from benchmarks.errors import DataError, ExitStatus, UsageError, writing
 from benchmarks.option import Flag
 from results.exchange import publication
 from results.exchange.publication import Checked
-from results.report.anomalies import title
 from results.store import JSONL_NAME
 from results.text import counted
 
@@ -87,7 +86,7 @@ def _print(checked: Checked) -> None:
     warn(*checked.warnings)
     for row in checked.rows if not checked.refusals else ():
         runs = counted(len(row.records), "run")
-        say(f"{title(row)}: {row.measured.text()} images/s, {runs}: valid.")
+        say(f"{row.title()}: {row.measured.text()} images/s, {runs}: valid.")
 
 
 VERB = Verb(

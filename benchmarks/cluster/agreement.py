@@ -12,7 +12,8 @@ import tensorflow as tf
 from benchmarks.cluster.cluster_spec import Cluster
 from benchmarks.machine import linux
 from benchmarks.machine.provenance import describe_software, recorded_variables, suite_commit
-from results.quality import UNLIKE_WORKERS, unlike_variables
+from results.environment import unlike_variables
+from results.quality import UNLIKE_WORKERS
 from results.record import differing, flat
 from results.text import counted
 

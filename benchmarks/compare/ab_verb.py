@@ -23,12 +23,12 @@ from benchmarks.process.signals import until_stopped
 from benchmarks.sweep import grid
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.progress import estimate_seconds, what_is_run
+from results.environment import differences, hardware_in_words, listed, software, software_in_words
 from results.gate import noise
-from results.gate.comparison import config_differences, differences, listed, software, software_in_words
+from results.gate.comparison import config_differences
 from results.gate.decision import QUIET_THRESHOLD
 from results.gate.findings import Findings, Side
 from results.gate.trial import SHORTEST_TRIAL, Trial
-from results.summary import hardware_in_words
 from results.text import counted
 
 Grid = Mapping[str, Sequence[str]]

@@ -24,8 +24,8 @@ from benchmarks.sweep.grid import SUITE_FLAG, Cell
 from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, new_session, run_together
 from benchmarks.sweep.progress import in_few_words, what_is_run
 from benchmarks.trackers import tracker_list
+from results.environment import differences, hardware, listed
 from results.gate.baselines import BASELINES_DIR
-from results.gate.comparison import differences, hardware, listed
 from results.gate.findings import Finding, Verdict
 from results.gate.rounds import group, why_failed
 from results.gate.trial import Trial

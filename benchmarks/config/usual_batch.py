@@ -13,7 +13,7 @@ from benchmarks.machine.hardware import Inventory
 from benchmarks.process.tensorflow_setup import Devices
 from benchmarks.training import computing
 from models.model_spec import ModelSpec
-from results.utilisation import published_table
+from results.environment import published_table
 
 # Activations may take this share of a GPU's memory. Those of the published ResNet-50 take 58 % of 40 GB, 73 % of 16.
 _SHARE_OF_MEMORY = 0.6

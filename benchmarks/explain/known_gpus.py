@@ -17,9 +17,9 @@ from benchmarks.errors import UsageError, did_you_mean
 from benchmarks.machine.hardware import Connection, Gpu, Inventory
 from benchmarks.training import computing
 from models import specs
+from results.environment import data_sheet, data_sheet_peak, published_table
 from results.exchange.public_table import Figure
 from results.report.published import PUBLISHED_NAMES, table
-from results.utilisation import data_sheet, data_sheet_peak, published_table
 
 # Compute capabilities by chip, from the oldest: of data centres with fast memory, and for graphics and inference.
 # Source: NVIDIA, "CUDA GPUs" (developer.nvidia.com/cuda-gpus).

@@ -22,9 +22,9 @@ from benchmarks.microbench import device_peak
 from benchmarks.option import Flag
 from benchmarks.process.tensorflow_setup import Devices
 from models import specs
+from results.environment import data_sheet, data_sheet_peak, used_gpus
 from results.record import Kind, Record, Status
 from results.text import amount, first_few
-from results.utilisation import data_sheet, data_sheet_peak, used_gpus
 from variable_mgr.catalog import REFERENCE_LOOPS
 from variable_mgr.reductions.algorithm_catalog import ALGORITHMS
 from variable_mgr.transfers import total_bytes

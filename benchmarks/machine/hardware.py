@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from benchmarks.machine import linux, nvml
-from results.utilisation import gpu_name
+from results.environment import gpu_name
 
 CPUINFO = Path("/proc/cpuinfo")
 _ONE_ROOT_COMPLEX = ("PIX", "PXB", "PHB")

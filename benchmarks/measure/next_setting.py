@@ -7,10 +7,10 @@ import re
 import shlex
 from collections.abc import Iterator
 
+from results.environment import data_sheet_peak, used_gpus
 from results.input_bottleneck import LEAST_REPORTED_WAIT
 from results.record import Record, Status
 from results.text import counted
-from results.utilisation import data_sheet_peak, used_gpus
 
 # A batch that needs less than this share of a GPU's memory can be several times as large.
 _LITTLE_MEMORY = 0.25

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from results import step_statistics
+from results.environment import Utilisation
 from results.intervals import Interval
 from results.measurement import STEPS_FOR_P99, Measurement, named_gpus
 from results.record import Record
 from results.summary import summarize
 from results.text import amount, as_rate, counted
-from results.utilisation import Utilisation
 from variable_mgr.transfers import NETWORK
 
 

@@ -26,11 +26,11 @@ from benchmarks.process import apart, tensorflow_setup
 from benchmarks.process.tensorflow_setup import Devices, Runtime
 from models import specs
 from models.model_spec import ModelSpec
+from results.environment import plausible
 from results.measurement import Derived
 from results.quality import OTHERS_SHARE
 from results.record import key_of
 from results.text import amount, counted
-from results.utilisation import plausible
 from variable_mgr.place import HOST
 
 if TYPE_CHECKING:

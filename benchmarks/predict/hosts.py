@@ -16,8 +16,8 @@ import msgspec
 from benchmarks.errors import UsageError, did_you_mean
 from benchmarks.explain.known_gpus import LINKS, NAMES, KnownGpu, find_gpu, link_bytes_per_sec
 from benchmarks.outside_text import parse_toml
+from results.environment import published_table
 from results.loading import read_small
-from results.utilisation import published_table
 
 _SHIPPED = sorted((Path(__file__).parent / "hardware").glob("*.toml"))
 SHIPPED_NAMES = tuple(path.stem for path in _SHIPPED)

@@ -34,8 +34,8 @@ from benchmarks.predict.prediction import Subject
 from benchmarks.predict.step_graph import Layout
 from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.sweep.grid import doublings
+from results.environment import data_sheet
 from results.summary import manager_of
-from results.utilisation import data_sheet
 from variable_mgr.catalog import MANAGERS, WorksIn, named
 
 _DEFAULT_MANAGER = "collective_all_reduce"

@@ -21,11 +21,11 @@ from benchmarks.process.sentinel import Death
 from benchmarks.process.signals import signal_in_words
 from benchmarks.record_files import open_store, save
 from models import specs
+from results.environment import used_gpus
 from results.measurement import Derived, Measurement, derive
 from results.quality import quality_warnings
 from results.record import Kind, Record, Status
 from results.text import counted
-from results.utilisation import used_gpus
 from variable_mgr.catalog import IN_GRAPH
 
 # What to do about a process that a signal has ended: SIGILL on any machine, the others where it used GPUs. An

@@ -14,15 +14,14 @@ from typing import Any
 
 from msgspec.structs import asdict, replace
 
-from results.gate.comparison import HARDWARE
+from results.environment import HARDWARE, Utilisation, data_sheet, hardware_in_words
 from results.masking import MASK
 from results.measurement import derive
 from results.quality import UNLIKE_WORKERS, quality_warnings, restart_warning
 from results.record import Kind, Record, Status
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
-from results.summary import hardware_in_words, summarize
+from results.summary import summarize
 from results.text import one_line
-from results.utilisation import Utilisation, data_sheet
 
 OWN_MODEL = "own model"
 # Words of the suite that are not values of flags.

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from results.gate.comparison import software_in_words
+from results.environment import hardware_in_words, software_in_words
 from results.intervals import Interval
-from results.summary import Row, hardware_in_words, manager_of
+from results.summary import Row, manager_of
 from results.text import csv_cell, one_line
 
 

@@ -15,12 +15,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from results import loading
+from results.environment import HARDWARE, differences, listed
 from results.exchange import public_table
 from results.exchange.public_record import public, reasons_not_to_publish
-from results.gate import comparison
-from results.gate.comparison import HARDWARE
 from results.record import Record, differing, flat
-from results.report.anomalies import title, warnings_of
+from results.report.anomalies import warnings_of
 from results.report.contents import Report
 from results.store import JSONL_NAME, replace
 from results.summary import Row, summarize
@@ -100,7 +99,7 @@ def _readme(report: Report) -> list[str]:
     for row in report.rows:
         lines += [
             "",
-            f"{markdown(title(row))}, {counted(len(row.records), 'run')}:",
+            f"{markdown(row.title())}, {counted(len(row.records), 'run')}:",
             "",
             "```",
             row.records[0].command_line,
@@ -163,8 +162,8 @@ def contradictions(records: Sequence[Record]) -> Iterator[str]:
         for record in records:
             other = first_with.setdefault(getattr(record.identity, key), record)
             first, second = ({name: of.environment.get(name) for name in names} for of in (other, record))
-            if unlike := comparison.differences(first, second, (other.identity.run_id, record.identity.run_id)):
+            if unlike := differences(first, second, (other.identity.run_id, record.identity.run_id)):
                 yield (
                     f"{record.identity.run_id}: {key} and {what} contradict those of {other.identity.run_id}: "
-                    f"{comparison.listed(unlike)}. Equal keys mean equal {what}: publish their runs again."
+                    f"{listed(unlike)}. Equal keys mean equal {what}: publish their runs again."
                 )

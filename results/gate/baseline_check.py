@@ -16,14 +16,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 
+from results.environment import hardware_in_words, software_in_words
 from results.gate import rounds
-from results.gate.comparison import (
-    UnlikeError,
-    differing_in,
-    notes_on_differences,
-    refuse_new_hardware,
-    software_in_words,
-)
+from results.gate.comparison import UnlikeError, differing_in, notes_on_differences, refuse_new_hardware
 from results.gate.decision import (
     BOUND_CONFIDENCE,
     CONFIDENCE,
@@ -43,7 +38,6 @@ from results.gate.session_history import change_points
 from results.intervals import Interval, t_quantile
 from results.record import Record, Status
 from results.step_statistics import MAD_TO_SIGMA
-from results.summary import hardware_in_words
 from results.text import counted, first_few
 
 MOST_SESSIONS = 20

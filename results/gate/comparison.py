@@ -8,20 +8,23 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
+from results.environment import (
+    differences,
+    hardware,
+    hardware_in_words,
+    listed,
+    software,
+    software_in_words,
+)
 from results.gate import rounds
 from results.gate.decision import FEWEST_ROUNDS, QUIET_THRESHOLD, judge, judge_apart
 from results.gate.findings import Decision, Finding, Findings, Side, Verdict
 from results.gate.rounds import Key, RunGroup
 from results.intervals import Interval, geometric_mean
-from results.quality import acting_variables
-from results.record import Kind, Record, differing, flat
-from results.summary import hardware_in_words
-from results.text import counted, first_few
+from results.record import Kind, Record, flat
+from results.text import counted
 
-HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus", "container_cores")
-_NOT_RECORDED = "not recorded"
 _SEPARATE_ROUNDS = (
     "Rounds were not interleaved ({}), so a drift of the machine would look like a change. The verb `ab` interleaves "
     "them."
@@ -223,33 +226,6 @@ def refuse_new_hardware(records: Sequence[Record], stored: Sequence[Record], sto
     )
 
 
-def hardware(record: Record) -> dict[str, Any]:
-    """Returns the recorded fields of the machine that must be equal where rates are compared."""
-    return {name: record.environment[name] for name in HARDWARE if name in record.environment}
-
-
-def software_in_words(records: Iterable[Record]) -> str:
-    """Returns the software of records as `versions_in_words` does; of a mixture, each once."""
-    return "; ".join(dict.fromkeys(map(versions_in_words, records)))
-
-
-def versions_in_words(record: Record) -> str:
-    """Returns the versions that a reader needs to judge a rate; CUDA's and cuDNN's only if a GPU was used."""
-    environment, identity = record.environment, record.identity
-    versions = {name: environment.get(f"{name.lower()}_version") for name in ("TensorFlow", "CUDA", "cuDNN", "NCCL")}
-    words = [f"{name} {version}" for name, version in versions.items() if version]
-    driver = environment.get("gpu_driver_version")
-    commit = f" (commit {identity.suite_commit})" if identity.suite_commit else ""
-    return ", ".join([*words, *([f"driver {driver}"] if driver else []), f"suite {identity.suite_version}{commit}"])
-
-
-def software(record: Record) -> dict[str, Any]:
-    """Returns recorded versions, with the kernel's, and environment variables that may change a rate."""
-    environment = record.environment.items()
-    versions = {name: value for name, value in environment if name.endswith(("_version", "operating_system"))}
-    return versions | acting_variables(record.environment)
-
-
 def config_differences(base: Record, candidate: Record, names: tuple[str, str]) -> list[str]:
     """Returns in which fields that can change the rate the configurations differ, a phrase each."""
     not_in_key = {*base.config_not_in_key, *candidate.config_not_in_key}
@@ -258,16 +234,3 @@ def config_differences(base: Record, candidate: Record, names: tuple[str, str]) 
         for record in (base, candidate)
     )
     return differences(first, second, names)
-
-
-def differences(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> list[str]:
-    """Returns a phrase with both values for each field that differs."""
-    return [
-        f"{name} is {first.get(name, _NOT_RECORDED)} in {names[0]} and {second.get(name, _NOT_RECORDED)} in {names[1]}"
-        for name in differing(first, second)
-    ]
-
-
-def listed(phrases: Sequence[str]) -> str:
-    """Returns phrases of `differences` as part of a sentence; of many, the first few."""
-    return first_few(phrases, most=len(HARDWARE)) or "all recorded fields are equal, but not the keys made from them"

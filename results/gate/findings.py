@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from results.intervals import Interval
 from results.record import Record
-from results.report.anomalies import lasting_name
+from results.summary import lasting_name
 
 # Images per second, and the number of valid rounds.
 Rates = tuple[float | None, int]

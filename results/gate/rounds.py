@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Sequence
 from msgspec.structs import replace
 
 from results.record import Kind, Record, Status, key_of
-from results.report.anomalies import title
 from results.summary import grouped, summarize
 
 # config_key and hardware_key.
@@ -90,7 +89,7 @@ def group(records: Iterable[Record]) -> dict[Key, RunGroup]:
     firsts = (members[0] for members in groups.values())
     rows = summarize(replace(first, identity=replace(first.identity, software_key="")) for first in firsts)
     return {
-        key: RunGroup(title=title(row), records=sorted(members, key=lambda record: record.ended))
+        key: RunGroup(title=row.title(), records=sorted(members, key=lambda record: record.ended))
         for (key, members), row in zip(groups.items(), rows, strict=True)
     }
 

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from results.environment import hardware_in_words
 from results.gate import rounds
 from results.gate.decision import in_words
 from results.gate.rounds import Session, sessions
 from results.record import Identity, Record
 from results.step_statistics import MAD_TO_SIGMA
-from results.summary import hardware_in_words
 from results.text import Table, as_rate
 
 if TYPE_CHECKING:

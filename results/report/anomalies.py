@@ -6,12 +6,11 @@ import re
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from results.environment import Utilisation, unlike_variables
 from results.intervals import ASSUMED_SPREAD, is_faster
-from results.quality import unlike_variables
 from results.record import Record
-from results.summary import DATA, PRECISION, Row, Siblings, between_runs, grouped, manager_of, processes_of
-from results.text import counted, rounded
-from results.utilisation import Utilisation
+from results.summary import DATA, PRECISION, Row, Siblings, between_runs, grouped
+from results.text import rounded
 
 _POOR_EFFICIENCY = 0.6
 _SLOW_INPUT = 0.9
@@ -20,36 +19,6 @@ _UNLIKE_STEPS = 10
 # Not a part of a name, a version or the value of a flag.
 _NUMBER = re.compile(r"(?<![\w=.:#/-])(\d+(?:\.\d+)?)(?!\w|\.\d)")
 _SELECT = "select runs with --where (session_id, time_utc), or name their files alone."
-# A label names only other values.
-_USUAL = {"data_name": "synthetic", "precision": "fp32"}
-
-
-def title(row: Row, *, with_batch: bool = True) -> str:
-    """Returns a short label of a row."""
-    config = row.config
-    kind = {"cpu": "CPU device", "gpu": "GPU"}.get(str(config.get("device")), "device")
-    processes, batch = processes_of(config), f"batch {config.get('batch_per_device')}"
-    words = [row.model, manager_of(config), *([processes] if processes else []), counted(row.devices, kind)]
-    return ", ".join([*words, *([batch] if with_batch else []), *differences(row)])
-
-
-def lasting_name(records: Sequence[Record]) -> str:
-    """Returns a name of a configuration's records that depends on no other records, for a history that others keep."""
-    identity, is_interleaved = records[0].identity, any(record.is_interleaved for record in records)
-    alone = title(Row(records=records, distinct={"steps": "interleaved"} if is_interleaved else {}))
-    return f"{alone}, machine {identity.hardware_key[:6]} ({identity.config_key})"
-
-
-def setting(row: Row, ignored: Collection[str] = ()) -> str:
-    """Returns the title of a panel: model, batch, and in what else the row differs from others, but for some fields."""
-    batch = f"batch {row.config.get('batch_per_device')} per device"
-    return ", ".join([row.model, batch, *differences(row, ignored)])
-
-
-def differences(row: Row, ignored: Collection[str] = ()) -> list[str]:
-    """Returns in what a row differs from the usual data and precision, and from the other rows, but for some fields."""
-    unusual = [str(row.config[name]) for name, usual in _USUAL.items() if row.config.get(name) not in (None, usual)]
-    return [*unusual, *(f"{name} {value}" for name, value in row.distinct.items() if value and name not in ignored)]
 
 
 def anomalies(rows: Sequence[Row]) -> list[str]:
@@ -61,7 +30,7 @@ def anomalies(rows: Sequence[Row]) -> list[str]:
             sentences = [f"no valid result ({row.status}). {row.reason}".strip()]
         else:
             sentences = [*([f"{row.status}. {row.reason}"] if row.reason else []), *_anomalies(row, siblings)]
-        found += [(sentence, title(row)) for sentence in sentences]
+        found += [(sentence, row.title()) for sentence in sentences]
     return [
         f"{kind[0][1]}{f' and {len(kind) - 1} more' if len(kind) > 1 else ''}: {_merged([one for one, _ in kind])}"
         for kind in _kinds(found)

@@ -8,13 +8,13 @@ import functools
 import shlex
 from collections.abc import Sequence
 
-from results.gate.comparison import differences, listed, versions_in_words
+from results.environment import differences, hardware_in_words, listed, versions_in_words
 from results.record import Kind, Record, flags_of_command
 from results.report import headline, published, ranking
 from results.report.anomalies import anomalies, warnings_of
 from results.report.side_tables import SideTable, side_tables
 from results.report.verdict import verdict
-from results.summary import Row, grouped, hardware_in_words, summarize
+from results.summary import Row, grouped, summarize
 from results.text import counted, first_few, markdown, markdown_with_code
 
 TITLE = "CNN training benchmark"

@@ -8,7 +8,6 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 
-from results.report.anomalies import title
 from results.summary import Row, manager_of, processes_of
 from results.text import Table, counted, rounded
 
@@ -143,7 +142,7 @@ def labels(rows: Sequence[Row]) -> list[str]:
         words = [", ".join(filter(None, both)) for both in zip(words, cells, strict=True)]
         if len(set(words)) == len(rows):
             return words
-    return list(map(title, rows))
+    return [row.title() for row in rows]
 
 
 def _as_label(column: Column, row: Row) -> str:
@@ -185,4 +184,4 @@ def lines(rows: Sequence[Row]) -> list[str]:
 
 def reasons(rows: Sequence[Row]) -> list[str]:
     """Returns a line for each row with a run that is not valid."""
-    return [f"{title(row)}: {row.status}. {row.reason}" for row in rows if row.reason]
+    return [f"{row.title()}: {row.status}. {row.reason}" for row in rows if row.reason]

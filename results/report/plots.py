@@ -12,13 +12,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from results.environment import machine_names
 from results.intervals import Interval, is_faster
 from results.record import Kind, Record
-from results.report import anomalies, figures, headline, published, scalability
+from results.report import figures, headline, published, scalability
 from results.report.ranking import ranking_groups
 from results.report.scalability import Curve
 from results.report.scaling_law import Fit
-from results.summary import DATA, MANAGER, Row, Siblings, grouped, machine_names, manager_of, processes_of
+from results.summary import DATA, MANAGER, Row, Siblings, grouped, manager_of, processes_of
 from results.text import counted, in_bytes, rounded
 
 # Step times of runs, and rates, that differ by less are drawn to one linear scale.
@@ -92,7 +93,7 @@ def _curve(rates: Axes, shares: Axes, curve: Curve, fit: Fit | None, place: int)
 def managers(rows: Sequence[Row]) -> Figure | None:
     """Bars: images per second of each variable manager, a panel per model, at the largest number of devices."""
     panels = {}
-    for name, group in figures.grouped(figures.valid_training(rows), anomalies.setting).items():
+    for name, group in figures.grouped(figures.valid_training(rows), Row.setting).items():
         by_devices = grouped(group, lambda row: row.devices)
         most = max(by_devices)
         largest = sorted(by_devices[most], key=lambda row: row.rate)
@@ -116,7 +117,7 @@ def batches(rows: Sequence[Row]) -> Figure | None:
     """Rate against the batch per device: a line per setting."""
 
     def label(row: Row) -> str:
-        return figures.wrapped(anomalies.title(row, with_batch=False))
+        return figures.wrapped(row.title(with_batch=False))
 
     training = [row for row in figures.valid_training(rows) if isinstance(row.config.get("batch_per_device"), int)]
     lines = figures.grouped(training, label, figures.MOST_LINES, lambda row: row.config.get("batch_per_device"))

@@ -16,7 +16,6 @@ from results.exchange import public_table
 from results.exchange.public_table import Figure, TableError
 from results.intervals import ASSUMED_SPREAD, Interval
 from results.record import Record
-from results.report.anomalies import title
 from results.summary import Row, grouped, manager_of, summarize
 from results.text import counted, first_few, one_line, rounded
 
@@ -206,7 +205,7 @@ def standings(rows: Sequence[Row], tables: Sequence[FigureTable]) -> list[tuple[
         near = [] if own_gpu else [pair for pair in _nearest(row, tables) if not theirs or row.gpu == pair[0].gpu != ""]
         nearest = f"nearest figures, not compared: {'; '.join(_near(row, *pair) for pair in near)}." if near else ""
         if not theirs:
-            sentences += [(title(row), nearest)] if nearest else []
+            sentences += [(row.title(), nearest)] if nearest else []
             continue
         slower = [figure for figure in theirs if figure.images_per_sec <= row.rate]
         around = [*slower[-1:], *theirs[len(slower) :][:1]]
@@ -216,7 +215,7 @@ def standings(rows: Sequence[Row], tables: Sequence[FigureTable]) -> list[tuple[
         standing = (
             f"rank {ranks} of {len(theirs) + 1} ({counted(len(theirs), 'comparable machine')} and yours): {words}."
         )
-        sentences.append((title(row), f"{standing} {nearest[:1].upper()}{nearest[1:]}".rstrip()))
+        sentences.append((row.title(), f"{standing} {nearest[:1].upper()}{nearest[1:]}".rstrip()))
     return sentences
 
 

@@ -14,7 +14,6 @@ from results.gate import rounds
 from results.gate.rounds import RunGroup
 from results.intervals import is_faster
 from results.record import differing, flags_of_command
-from results.report.anomalies import differences, title
 from results.report.headline import ps_megabytes_per_sec
 from results.summary import MANAGER, SCALED, Row, Siblings, grouped, manager_of
 from results.text import counted, first_few, rounded
@@ -148,7 +147,7 @@ def notes_on_turns(rows: Sequence[Row]) -> list[str]:
             for row in rivals:
                 first, second = sorted([record.ended for record in each.valid] for each in (best, row))
                 if min(len(first), len(second)) > 1 and max(first) < min(second) and beats(best, row):
-                    pairs.append(f"{title(best)} and {title(row)}")
+                    pairs.append(f"{best.title()} and {row.title()}")
     drift = "All repeats of one ended before those of the other, so a drift of the machine would look like a difference"
     return [f"{drift}: {first_few(pairs)}. `sweep --repeats` and `ab` alternate."] if pairs else []
 
@@ -189,7 +188,7 @@ def _differing_flags(rows: Sequence[Row]) -> list[tuple[Row, str]]:
     words = list(map(_flags, rows))
     common = set.intersection(*map(set, words))
     return [
-        (row, " ".join(word for word in flags if word not in common) or title(row))
+        (row, " ".join(word for word in flags if word not in common) or row.title())
         for row, flags in zip(rows, words, strict=True)
     ]
 
@@ -205,18 +204,11 @@ def _flags(row: Row) -> list[str]:
 def crossings(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """Returns for pairs of variable managers on several numbers of workers or devices which one is faster where.
 
-    Each is a model and a sentence.
+    Each is a setting and a sentence.
     """
     training = [row for row in rows if not row.config.get("forward_only")]
     groups = Siblings(training).groups(SCALED + MANAGER)
-    return [(_setting(group[0], training), sentence) for group in groups for sentence in _crossings_of(group)]
-
-
-def _setting(row: Row, rows: Sequence[Row]) -> str:
-    """Returns the model, and in what else, except numbers of devices and processes, the row differs from `rows`."""
-    several = len({str(other.config.get("batch_per_device")) for other in rows}) > 1
-    batch = [f"batch {row.config.get('batch_per_device')}"] if several else []
-    return ", ".join([row.model, *batch, *differences(row, ignored=SCALED)])
+    return [(group[0].setting(SCALED), sentence) for group in groups for sentence in _crossings_of(group)]
 
 
 def _crossings_of(alike: Sequence[Row]) -> Iterator[str]:
@@ -266,11 +258,11 @@ def _crossing(names: Sequence[str], signs: Mapping[int, int], ratios: Mapping[in
 
 
 def saturation(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Returns from which number of parameter servers on more of them gain nothing: a model and a sentence each."""
+    """Returns from which number of parameter servers on more of them gain nothing: a setting and a sentence each."""
     served = [row for row in rows if row.config.get("num_ps")]
     by_counts = [{row.count("num_ps"): row for row in group} for group in Siblings(served).groups(_PROCESSES)]
     alike = [found for found in by_counts if len(found) > 1]
-    return [(_setting(next(iter(found.values())), served), _saturation(found)) for found in alike]
+    return [(next(iter(found.values())).setting(SCALED), _saturation(found)) for found in alike]
 
 
 def _saturation(by_count: Mapping[int, Row]) -> str:

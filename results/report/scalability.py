@@ -11,7 +11,7 @@ from typing import Any
 
 from results.intervals import Interval
 from results.report import scaling_law
-from results.report.anomalies import note_on_repeats, setting
+from results.report.anomalies import note_on_repeats
 from results.report.scaling_law import FARTHEST, Fit, Point
 from results.summary import SCALED, Row, Siblings, between_runs, count, manager_of, processes_of
 from results.text import Table, counted, rounded
@@ -129,7 +129,7 @@ def _curve(noun: str, rows: Mapping[int, Row]) -> Curve:
     servers = counted(first.config.get("num_ps") or 0, "parameter server")
     others = processes_of(first.config) if noun == "device" else servers if first.config.get("num_ps") else ""
     return Curve(
-        panel=setting(first, ignored=SCALED),
+        panel=first.setting(SCALED),
         label=", ".join(filter(None, (manager_of(first.config), others))),
         noun=noun,
         rows=rows,

@@ -8,18 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from results import placement_tables
+from results.environment import machine_names
 from results.input_bottleneck import costs
 from results.intervals import ASSUMED_SPREAD, Interval
 from results.record import Kind, Record
 from results.report import published, ranking, scalability
-from results.report.anomalies import note_on_repeats, title
+from results.report.anomalies import note_on_repeats
 from results.step_statistics import MIN_STEPS_FOR_INTERVAL
-from results.summary import Row, machine_names, manager_of
+from results.summary import Row, manager_of
 from results.text import Table, counted, first_few, in_bytes, markdown_with_code, rounded
 
 _MOST_ROWS = 500
 _SENTENCE = "what was measured"
-_SENTENCES = ("model", _SENTENCE)
+_SENTENCES = ("setting", _SENTENCE)
 _LONG = 30  # rows; a longer table is folded
 
 
@@ -145,7 +146,7 @@ def _published(rows: Sequence[Row], tables: Sequence[published.FigureTable]) -> 
     pairs = ((row, figure) for row in rows for table in tables for figure in published.beside(row, table))
     cells = [
         [
-            title(row),
+            row.title(),
             row.measured.rounded(),
             row.measured.range(),
             figure.where,
@@ -180,7 +181,7 @@ def _placements(rows: Sequence[Row]) -> list[SideTable]:
     """Returns where variables are and gradients are summed, and what crosses between devices, of runs with towers."""
 
     def of_all(table_of: Callable[[Mapping[str, Any]], Table]) -> Table:
-        lines = ([title(row), *line] for row in rows for line in table_of(row.placement).rows)
+        lines = ([row.title(), *line] for row in rows for line in table_of(row.placement).rows)
         return Table(("run", *table_of({}).columns), list(itertools.islice(lines, _MOST_ROWS)), table_of({}).numbers)
 
     note = "Between devices and processes: by formula, and in a step traced after the measured ones. The formula is "

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from results.intervals import Interval, of_repeats
 from results.report import headline, ranking
-from results.report.anomalies import note_on_repeats, title
+from results.report.anomalies import note_on_repeats
 from results.report.ranking import RankingGroup, beats, paired_rates
 from results.summary import Row, grouped, manager_of
 from results.text import counted
@@ -23,7 +23,7 @@ def verdict(rows: Sequence[Row]) -> str:
     if len(rated) == 1:
         (row,) = rated
         once = "one run" if len(row.valid) == 1 else f"{len(row.valid)} runs of one setting"
-        return f"{title(row)}: {row.measured.text()} images/s; {once}: nothing to compare."
+        return f"{row.title()}: {row.measured.text()} images/s; {once}: nothing to compare."
     groups = ranking.ranking_groups(rows)
     models = {group.model for group in groups}
     said = [sentence for group in groups if not group.differs if (sentence := _of_group(group, len(models) > 1))]

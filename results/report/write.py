@@ -13,15 +13,15 @@ from typing import Any
 import jinja2
 import markupsafe
 
+from results.environment import hardware_in_words
 from results.masking import without_secrets
 from results.record import Record, Status
 from results.report import headline
-from results.report.anomalies import title as label
 from results.report.contents import TITLE, Report
 from results.report.figures import COLOURS, MOST_BARS, MOST_LINES, MOST_PANELS, Plot, drawn, is_broad
 from results.report.plots import PLOTS, against, reductions
 from results.store import as_csv, replace
-from results.summary import Row, grouped, hardware_in_words
+from results.summary import Row, grouped
 from results.text import CODE, Table
 from results.version import SUITE_VERSION
 
@@ -67,7 +67,7 @@ def html(report: Report, drawings: Sequence[tuple[Plot, str]], sources: Sequence
         report=report,
         results=table,
         rows=[
-            {"cells": cells, "failed": _failed(row), "command": row.records[0].command_line, "label": label(row)}
+            {"cells": cells, "failed": _failed(row), "command": row.records[0].command_line, "label": row.title()}
             for row, cells in list(zip(rows, table.rows, strict=True))[:_STATIC_ROWS]
         ],
         total=len(rows),

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from models import building, specs
 from models.model_spec import ModelSpec
-from results.utilisation import published_table
+from results.environment import published_table
 from tests.support.rotation import rotating
 
 IMAGES = 2

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from results.environment import data_sheet_peak, published_table
 from results.intervals import Interval
 from results.measurement import Measurement
 from results.record import STEPS_PER_SLICE, Record, Status
@@ -15,7 +16,6 @@ from results.report.contents import Report
 from results.report.plots import where_time_goes
 from results.report.ranking import ranking_groups
 from results.summary import Siblings, manager_of, summarize
-from results.utilisation import data_sheet_peak, published_table
 from tests.support.records import fake_run
 
 

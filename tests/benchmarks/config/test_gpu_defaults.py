@@ -12,8 +12,8 @@ from benchmarks.devices import options
 from benchmarks.errors import UsageError
 from benchmarks.machine import hardware
 from models import specs
+from results.environment import published_table
 from results.record import key_of
-from results.utilisation import published_table
 from tests.support.nvidia import MACHINES, Card, Machine, stand_in
 
 H100, A100, T4, V100 = "8 H100, NVSwitch", "8 A100, NVSwitch", "8 T4, PCIe", "2 V100, NVLink"

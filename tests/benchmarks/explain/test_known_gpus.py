@@ -10,7 +10,7 @@ from benchmarks.errors import UsageError
 from benchmarks.explain import known_gpus
 from benchmarks.explain.known_gpus import LINKS, NAMES, expected_rate, find_gpu, gpu_of, published_rates
 from benchmarks.machine.gpu_topology import read_gpu_links
-from results.utilisation import data_sheet_peak
+from results.environment import data_sheet_peak
 from tests.support.nvidia import MACHINES
 
 

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from results.exchange import formats
 from results.exchange.frame import Results
 from results.record import STEPS_PER_SLICE, Record, Status
-from results.report.anomalies import lasting_name
-from results.summary import summarize
+from results.summary import lasting_name, summarize
 from tests.support.records import at_minutes, fake_run, golden_records
 
 MACHINE = fake_run().identity.hardware_key[:6]

@@ -9,10 +9,10 @@ import re
 import pytest
 from msgspec.structs import replace
 
+from results.environment import published_table
 from results.exchange import public_table
 from results.exchange.public_table import COLUMNS, Figure, TableError
 from results.summary import summarize
-from results.utilisation import published_table
 from tests.support.records import fake_run
 
 HEADER = "machine,model,devices,batch_per_device,images_per_sec,images_per_sec_low,images_per_sec_high,forward_only"

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from benchmarks.config import flag
 from benchmarks.config.config import Config
 from benchmarks.sweep import grid, sweep_verb
+from results.environment import published_table
 from results.exchange import public_table
 from results.exchange.public_table import Figure
 from results.intervals import Interval
@@ -21,7 +22,6 @@ from results.report.plots import against
 from results.report.side_tables import side_tables
 from results.summary import Row, summarize
 from results.text import counted
-from results.utilisation import published_table
 from tests.support.records import fake_run
 from tests.support.settings import resolve
 

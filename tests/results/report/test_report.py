@@ -20,7 +20,6 @@ from results.columns import COLUMNS
 from results.intervals import Interval
 from results.record import Record, Status
 from results.report import published, write
-from results.report.anomalies import setting
 from results.report.contents import Report, command
 from results.store import as_csv
 from results.summary import summarize
@@ -609,4 +608,4 @@ def test_a_record_fits_its_schema(everything: list[Record]) -> None:
 
 def test_unlike_runs_are_not_on_one_line() -> None:
     rows = summarize([fake_run(), fake_run(precision="fp16"), fake_run(data_name="imagenet"), fake_run(hardware="b")])
-    assert len({setting(row) for row in rows}) == 4
+    assert len({row.setting() for row in rows}) == 4
