@@ -198,7 +198,7 @@ def restoring(config: Config, built: RunGraph, earlier: Earlier) -> Restoring:
     state = TrainingState(
         built.model.variables,
         built.manager,
-        built.optimizer,
+        built.step.optimizer,
         built.variables,
         first_tower=place.worker * len(place.towers),
         alone=place.workers == 1,

@@ -24,7 +24,7 @@ from benchmarks.graph.sent_bytes import between_devices, between_processes, sent
 from benchmarks.process.tensorflow_setup import Devices, Runtime
 from benchmarks.training import flop_count, model_parallel, objectives, optimizers, pipeline, training_step
 from benchmarks.training.computing import Computing
-from benchmarks.training.loss_scale import LossScale, all_finite
+from benchmarks.training.loss_scale import all_finite
 from benchmarks.training.options import Training
 from benchmarks.training.placement_table import aggregations, per_device, placement_table, size_bytes
 from models import building, parts, specs
@@ -41,7 +41,6 @@ class RunGraph:
     Attributes:
         model: as it was built, before it was divided over devices.
         manager: of its variables.
-        optimizer: the update rule, with the loss scale if there is one; None in inference.
         variables: everything that a step may change: copies, slots, and what the manager keeps between steps.
         input, input_spec: of the towers.
         step: one global step.
@@ -53,7 +52,6 @@ class RunGraph:
 
     model: building.Model
     manager: VariableManager
-    optimizer: optimizers.Optimizer | LossScale | None
     variables: Sequence[tf.Variable]
     input: input_pipeline.RunInput
     input_spec: InputSpec
@@ -99,7 +97,6 @@ def build(config: Config, devices: DevicePlan, images_before: int = 0) -> RunGra
     built = RunGraph(
         model=model,
         manager=manager,
-        optimizer=step.optimizer,
         variables=tf.compat.v1.global_variables()[of_input:],
         input=tower_input,
         input_spec=spec,

@@ -302,8 +302,8 @@ def _losses(config: Config, count: int) -> list[float]:
             with tf.compat.v1.Session(config=run_graph.session_config(config.devices, config.runtime)) as session:
                 built.step.initialize(session, built.input.initializers)
                 rates = rate_after(config.training, _epochs(config, built))
-                fed = [rates(number) if config.training.schedule else None for number in range(count)]
-                return [built.step.take(session, options, rate) for rate in fed]
+                with stepping(session, built.step, options, rates) as stepper:
+                    return [stepper.take().loss for _ in range(count)]
     except tf.errors.OpError as error:
         raise BenchError(headline(error)) from None
 

@@ -93,17 +93,9 @@ class Step:
         for operation in self.resume_ops if resuming else self.init_ops:
             session.run(operation, feed_dict=values, options=options)
 
-    def take(
-        self,
-        session: tf.compat.v1.Session,
-        options: tf.compat.v1.RunOptions | None = None,
-        learning_rate: float | None = None,
-    ) -> float:
+    def take(self, session: tf.compat.v1.Session, options: tf.compat.v1.RunOptions | None = None) -> float:
         """Runs every loop once, one after the other, and returns the mean of their losses."""
-        losses = []
-        for loop in self.loops:
-            rate = {} if learning_rate is None else {loop.learning_rate: learning_rate}
-            losses.append(session.run([loop.loss, loop.operation], rate, options=options)[0])
+        losses = [session.run([loop.loss, loop.operation], options=options)[0] for loop in self.loops]
         return float(sum(losses)) / len(losses)
 
 
