@@ -128,7 +128,7 @@ def _compare(
     notes: list[str] = []
 
     def make_trial(pair: Pair) -> Trial:
-        share = _supported_threshold(plan.baselines_dir, pair, notes) if percent is None else percent / 100
+        share = _supported_threshold(Path(plan.baselines_dir), pair, notes) if percent is None else percent / 100
         return Trial(share, max_rounds=max_repeats)
 
     configurations = [Configuration(cell, make_trial) for cell in cells]

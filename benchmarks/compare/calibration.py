@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -44,7 +45,7 @@ def run_calibrate(values: Mapping[str, Any], command: Sequence[str]) -> ExitStat
     cells = [cell for cell in grid.wanted(values, hardware.count_gpus) if cell.runs]
     plan = interleaved_rounds.plan_rounds(values, cells, count, _OUTPUT_DIR)
     with _writing(plan):  # found out before the runs
-        plan.baselines_dir.mkdir(parents=True, exist_ok=True)
+        Path(plan.baselines_dir).mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=plan.baselines_dir).close()
 
     def calibrate() -> ExitStatus:
@@ -81,7 +82,7 @@ def _store_noise(plan: RoundsPlan, pairs: Sequence[Pair], title: str, *, as_text
         title=title,
         is_interleaved=first.is_interleaved,
     )
-    path, keys = noise.path_of(plan.baselines_dir, first.identity.hardware_key), first.identity
+    path, keys = noise.path_of(Path(plan.baselines_dir), first.identity.hardware_key), first.identity
     if as_text:
         say(*noise_lines(result))
     try:

@@ -18,7 +18,7 @@ from benchmarks.console import in_words, warn
 from benchmarks.errors import UsageError
 from benchmarks.machine.provenance import Provenance
 from benchmarks.measure import interleaved_steps
-from benchmarks.option import Flag
+from benchmarks.option import Flag, filled, flags_of, option
 from benchmarks.sweep import grid
 from benchmarks.sweep.grid import SUITE_FLAG, Cell
 from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, new_session, run_together
@@ -58,18 +58,26 @@ class RoundsPlan:
     Attributes:
         max_repeats: of each configuration, a pair of runs each.
         output_dir: gets a directory of records per side.
-        baselines_dir: contains the noise files of `track calibrate`.
         warmup: whether an uncounted repeat goes before.
-        interleave_steps: whether both runs of a pair may start at once and interleave their steps.
     """
 
     cells: Sequence[Cell]
     max_repeats: int
     output_dir: Path
-    baselines_dir: Path
     warmup: bool
-    interleave_steps: bool
-    run_timeout_seconds: float
+    interleave_steps: bool = option(
+        "interleave the steps of both runs of a repeat in time slices of 0.25 s; on CPUs with synthetic images; else "
+        "one run follows the other",
+        default=True,
+    )
+    run_timeout_seconds: float = option(
+        "kill a run that takes longer; interleaved runs may take twice as long",
+        default=DEFAULT_TIMEOUT_SECONDS,
+        above=0,
+    )
+    baselines_dir: str = option(
+        "directory of the noise that `track calibrate` measured", default=BASELINES_DIR, path="directory"
+    )
 
 
 def plan_rounds(values: Mapping[str, Any], cells: Sequence[Cell], max_repeats: int, output_dir: str) -> RoundsPlan:
@@ -87,15 +95,8 @@ def plan_rounds(values: Mapping[str, Any], cells: Sequence[Cell], max_repeats: i
             f"{sends}: runs that are compared in pairs are not sent to trackers. Omit it, and send their records "
             f"afterwards: report {directory / CANDIDATE} {sends}"
         )
-    return RoundsPlan(
-        cells=cells,
-        max_repeats=max_repeats,
-        output_dir=directory,
-        baselines_dir=Path(values["baselines_dir"] or BASELINES_DIR),
-        warmup=values.get("warmup") is not False,
-        interleave_steps=values["interleave_steps"] is not False,
-        run_timeout_seconds=values["run_timeout_seconds"] or DEFAULT_TIMEOUT_SECONDS,
-    )
+    is_warm = values.get("warmup") is not False
+    return filled(RoundsPlan, values, cells=cells, max_repeats=max_repeats, output_dir=directory, warmup=is_warm)
 
 
 class Configuration:
@@ -271,34 +272,9 @@ def _run_pair(
 
 def plan_flags(output_dir: str) -> tuple[Flag, ...]:
     """Returns the flags of a `RoundsPlan`; `output_dir` is the default."""
+    meaning = "directory of base/, candidate/ and warmup/, with records and logs"
     return (
         SUITE_FLAG,
-        Flag(
-            "interleave_steps",
-            bool,
-            "interleave the steps of both runs of a repeat in time slices of 0.25 s; on CPUs with synthetic images; "
-            "else one run follows the other",
-            default=True,
-        ),
-        Flag(
-            "run_timeout_seconds",
-            float,
-            "kill a run that takes longer; interleaved runs may take twice as long",
-            default=DEFAULT_TIMEOUT_SECONDS,
-            above=0,
-        ),
-        Flag(
-            "baselines_dir",
-            str,
-            "directory of the noise that `track calibrate` measured",
-            default=BASELINES_DIR,
-            path="directory",
-        ),
-        Flag(
-            "output_dir",
-            str,
-            "directory of base/, candidate/ and warmup/, with records and logs",
-            default=output_dir,
-            path="directory",
-        ),
+        *flags_of(RoundsPlan),
+        Flag("output_dir", str, meaning, default=output_dir, path="directory"),
     )
