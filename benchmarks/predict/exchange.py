@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from benchmarks.cluster import cluster_spec
+from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.config.variable_update import Variables
 from benchmarks.errors import UsageError
 from benchmarks.graph.sent_bytes import manager_on_real_devices
@@ -33,7 +35,6 @@ from models.building import ModelVariable
 from variable_mgr import factory
 from variable_mgr.catalog import IN_GRAPH, MANAGERS, WorksIn
 from variable_mgr.manager import VariableManager
-from variable_mgr.place import Place
 from variable_mgr.transfers import FLOAT32_BYTES, Transfer, by_kind, by_link, summed, weight_elements
 
 
@@ -111,19 +112,11 @@ def _by_link_of_device(sent: Sequence[Transfer], devices: int) -> dict[str, floa
 
 def _in_cluster(variables: Variables, layout: Layout) -> VariableManager:
     """Makes the manager of a worker of a cluster, or of the client that drives all."""
-    name, towers = variables.variable_update, tuple(f"/gpu:{index}" for index in range(layout.devices))
-    uses_servers = WorksIn.SERVERS in MANAGERS[name].processes
-    ps = tuple(f"/job:ps/replica:0/task:{index}/cpu:0" for index in range(layout.servers or layout.hosts))
-    hosts: tuple[str, ...] = ()
-    workers = layout.hosts
-    if WorksIn.ONE_CLIENT in MANAGERS[name].processes:
-        of_workers = [f"/job:worker/replica:0/task:{index}" for index in range(workers)]
-        towers, hosts = (
-            tuple(worker + tower for worker in of_workers for tower in towers),
-            tuple(f"{worker}/cpu:0" for worker in of_workers for _ in towers),
-        )
-        workers = 1
-    place = Place(towers, "the host", ps=ps if uses_servers else (), workers=workers, hosts=hosts)
+    name = variables.variable_update
+    hosts = tuple(f"host_{number}:1" for number in range(layout.hosts))
+    servers = hosts[: layout.servers or layout.hosts] if WorksIn.SERVERS in MANAGERS[name].processes else ()
+    cluster = Cluster(ps=servers, workers=hosts, own=Task("worker", 0))
+    place = cluster_spec.place("gpu", layout.devices, cluster=cluster, manager=name)
     try:
         return factory.make(name, place, shared_devices=(place.host,), modifiers=variables.modifiers)
     except ValueError as error:

@@ -226,6 +226,4 @@ def _how(ended: ExitInfo) -> str:
     """Returns how a process without a result ended, in words."""
     if ended.timed_out:
         return f"took more than {_RUN_SECONDS:.0f} s"
-    if ended.out_of_memory:
-        return "ran out of memory"
-    return f"ended with status {ended.returncode}" if ended.returncode else "printed no rate"
+    return ended.in_words() if ended.returncode else "printed no rate"
