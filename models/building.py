@@ -61,6 +61,11 @@ class Model:
     keras_model: keras.Model
     variables: Sequence[ModelVariable]
 
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """The shape of one image, in the data format that it was built for."""
+        return tuple(self.keras_model.inputs[0].shape[1:])
+
     def descriptions_of(self, variables: Iterable[keras.Variable]) -> list[ModelVariable]:
         """Returns the descriptions of some of the Keras model's variables, in their order."""
         described = {id(own): each for own, each in zip(ordered(self.keras_model), self.variables, strict=True)}

@@ -66,11 +66,11 @@ def find_facts(name: str, num_classes: int) -> Facts:
     logits = None if name.startswith(APPLICATION) else _logits(model, spec)
     if logits is not None:
         _check_outputs(logits, _logits(model, spec, head_factor=_HEAD_FACTOR))
-        _check_scaling(model, spec)
+        _check_scaling(model)
     layers = list(from_keras.operations_in(model.keras_model))
     convolutions = [layer for layer in layers if type(layer) is keras.layers.Conv2D]
     try:
-        work = flop_count.of_built(model, spec, batch=1, data_format="NHWC", forward_only=True)
+        work = flop_count.of_built(model, batch=1, forward_only=True)
     except RuntimeError as error:
         if "EagerTensor" not in str(error):
             raise
@@ -78,7 +78,7 @@ def find_facts(name: str, num_classes: int) -> Facts:
             "one of its layers keeps a tensor, or a tf.Variable, that its call() has not made, and a run calls it in "
             "several graphs: keep a NumPy array, or use add_weight()."
         ) from error
-    losses = _losses(model, spec) if is_code(name) else []
+    losses = _losses(model) if is_code(name) else []
     return dataclasses.replace(
         facts,
         parameters=sum(model_facts.parameters_by_kind(model).values()),
@@ -177,7 +177,7 @@ def _check_outputs(logits: np.ndarray, of_other_head: np.ndarray | None) -> None
         )
 
 
-def _check_scaling(model: Model, spec: ModelSpec) -> None:
+def _check_scaling(model: Model) -> None:
     """Raises UnusableModelError if the first operations scale the images, as if these were numbers from 0 to 255."""
     (images,) = model.keras_model.inputs
     operations = model.keras_model.operations[1:]  # the first is the input
@@ -196,8 +196,7 @@ def _check_scaling(model: Model, spec: ModelSpec) -> None:
 
         @tf.function(autograph=False)
         def outputs() -> list[tf.Tensor]:
-            two_images = (2, spec.image_size, spec.image_size, spec.channels)
-            drawn = tf.random.stateless_normal(two_images, (0, 0))
+            drawn = tf.random.stateless_normal((2, *model.image_shape), (0, 0))
             return [tf.cast(each, tf.float32) for each in keras.tree.flatten(scaled(drawn))]
 
         computed = [value.numpy() for value in outputs()]
@@ -211,7 +210,7 @@ def _check_scaling(model: Model, spec: ModelSpec) -> None:
             )
 
 
-def _losses(model: Model, spec: ModelSpec) -> list[str]:
+def _losses(model: Model) -> list[str]:
     """Returns the terms of the loss that layers add in training, such as `add_loss() of dense`.
 
     Raises:
@@ -236,7 +235,7 @@ def _losses(model: Model, spec: ModelSpec) -> list[str]:
     noting_seeds = mock.patch.object(keras.random.SeedGenerator, "next", noting)
     noting_assigned = mock.patch.object(keras.Variable, "assign", noting_weights)
     with noting_losses, noting_seeds, noting_assigned, tf.Graph().as_default(), contained():
-        images = tf.zeros((2, spec.image_size, spec.image_size, spec.channels))
+        images = tf.zeros((2, *model.image_shape))
         model.call([variable.initial_value() for variable in model.variables], images, training=True)
     if assigned:
         raise UnusableModelError(

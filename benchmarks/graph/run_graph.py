@@ -126,14 +126,7 @@ def _flops(
         return flop_count.count(loop.operation for loop in step.loops), workload.batch_per_device * towers
     # Calls of compiled functions cannot be counted; every tower does the model's work.
     images = workload.batch_per_device
-    work = flop_count.of_built(
-        model,
-        specs.find_model(workload.model),
-        batch=images,
-        data_format=workload.data_format,
-        forward_only=workload.forward_only,
-    )
-    return work, images
+    return flop_count.of_built(model, batch=images, forward_only=workload.forward_only), images
 
 
 def _finite(manager: VariableManager) -> tf.Tensor:

@@ -182,16 +182,11 @@ def measure_roofline(
     """
     of_device, distrust = peak(device, precision, disturbing)
     from benchmarks.training import flop_count
+    from models import building
 
-    batch = workload.batch_per_device
-    work = flop_count.of_model(
-        spec,
-        batch=batch,
-        data_format=workload.data_format,
-        num_classes=workload.num_classes,
-        precision=precision,
-        forward_only=workload.forward_only,
-    )
+    batch, layout, classes = workload.batch_per_device, workload.data_format, workload.num_classes
+    model = building.build(spec, data_format=layout, num_classes=classes, seed=0, precision=precision)
+    work = flop_count.of_built(model, batch=batch, forward_only=workload.forward_only)
     if work.uncounted:
         raise UsageError(f"{spec.name} has operations that cannot be counted: {', '.join(work.uncounted)}.")
     roofline = Roofline(

@@ -221,9 +221,9 @@ def model_parts(name: str, num_classes: int | None) -> ModelParts:
     spec = specs.find_model(name)
     model = building.build(spec, data_format="NHWC", num_classes=num_classes or spec.usual_outputs, seed=0)
     try:
-        layers = flop_count.by_layer(model, spec)
+        layers = flop_count.by_layer(model)
     except ValueError as error:
-        raise UsageError(f"predict cannot divide the work of a step over layers: {error}") from error
+        raise UsageError(f"predict cannot divide the work of a step over layers: {name} has {error}") from error
     forward, gradients = sum(layer.forward_flops for layer in layers), sum(layer.weight_bytes for layer in layers)
     if not forward:
         raise UsageError(f"{name} has no convolution or dense layer, so nothing is known of its time.")

@@ -256,9 +256,8 @@ def _placement(config: Config, model: building.Model, device: torch.device) -> d
 
     The operations of a step are those of the same model in the suite's own loops.
     """
-    workload = config.workload
-    spec, batch = specs.find_model(workload.model), workload.batch_per_device
-    work = flop_count.of_built(model, spec, batch=batch, data_format=workload.data_format, forward_only=False)
+    batch = config.workload.batch_per_device
+    work = flop_count.of_built(model, batch=batch, forward_only=False)
     kept = [variable for variable in model.variables if variable.kind != "tower_state"]
     weights = [variable for variable in kept if variable.kind == "weight"]
     (tower,) = config.place.towers

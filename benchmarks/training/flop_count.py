@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from models.building import Model, build
-from models.layers import DataFormat
-from models.model_spec import ModelSpec
+from models.building import Model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,21 +78,10 @@ def count(targets: Iterable[tf.Tensor | tf.Operation]) -> Work:
     return work
 
 
-def of_model(
-    spec: ModelSpec, *, batch: int, data_format: DataFormat, num_classes: int, precision: str, forward_only: bool
-) -> Work:
-    """Builds a model and counts one step of it; arguments as of `of_built` and `models.building.build`."""
-    model = build(spec, data_format=data_format, num_classes=num_classes, seed=0, precision=precision)
-    return of_built(model, spec, batch=batch, data_format=data_format, forward_only=forward_only)
-
-
-def of_built(model: Model, spec: ModelSpec, *, batch: int, data_format: DataFormat, forward_only: bool) -> Work:
+def of_built(model: Model, *, batch: int, forward_only: bool) -> Work:
     """Counts one step of a model on one device, in a graph of its own: forward, and backward unless `forward_only`."""
-    size = (spec.image_size, spec.image_size)
-    shape = (spec.channels, *size) if data_format == "NCHW" else (*size, spec.channels)
     with tf.Graph().as_default():
-        values = [tf.compat.v1.placeholder(variable.dtype, variable.shape) for variable in model.variables]
-        images = tf.compat.v1.placeholder(tf.float32, (batch, *shape))
+        values, images = _placeholders(model, batch)
         logits, _ = model.call(values, images, training=not forward_only)
         if forward_only:
             return count([logits])
@@ -102,16 +89,21 @@ def of_built(model: Model, spec: ModelSpec, *, batch: int, data_format: DataForm
         return count([logits, *tf.gradients(logits, weights)])  # as a loss, which needs the logits' values, too
 
 
-def by_layer(model: Model, spec: ModelSpec) -> list[Layer]:
-    """Returns the layers of a model in NHWC that compute or have weights, in the order of the forward pass.
+def _placeholders(model: Model, batch: int) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Returns what a model computes from: the values of its variables, and images."""
+    values = [tf.compat.v1.placeholder(variable.dtype, variable.shape) for variable in model.variables]
+    return values, tf.compat.v1.placeholder(tf.float32, (batch, *model.image_shape))
+
+
+def by_layer(model: Model) -> list[Layer]:
+    """Returns the layers of a model that compute or have weights, in the order of the forward pass.
 
     Raises:
         ValueError: an operation that would count cannot be counted.
     """
     layers: list[Layer] = []
     with tf.Graph().as_default() as graph:
-        values = [tf.compat.v1.placeholder(variable.dtype, variable.shape) for variable in model.variables]
-        images = tf.compat.v1.placeholder(tf.float32, (1, spec.image_size, spec.image_size, spec.channels))
+        values, images = _placeholders(model, 1)
         model.call(values, images, training=True)
         waiting = {
             value.name: variable
@@ -122,7 +114,7 @@ def by_layer(model: Model, spec: ModelSpec) -> list[Layer]:
             own = [waiting.pop(tensor.name) for tensor in operation.inputs if tensor.name in waiting]
             work = _of(operation) if operation.type in _COUNTED else Work()
             if work.uncounted:
-                raise ValueError(f"{spec.name} has operations that cannot be counted: {operation.type}.")
+                raise ValueError(f"operations that cannot be counted: {operation.type}.")
             if own or work.flops:
                 name = own[0].name.rpartition("/")[0] if own else operation.name
                 size = tf.float32.size * sum(math.prod(variable.shape) for variable in own)

@@ -51,7 +51,7 @@ def of(model: Model, spec: ModelSpec) -> ModelFacts:
     """
     from benchmarks.training import flop_count
 
-    work = flop_count.of_built(model, spec, batch=1, data_format="NHWC", forward_only=False)
+    work = flop_count.of_built(model, batch=1, forward_only=False)
     if work.uncounted:
         raise UsageError(f"{spec.name} has operations that cannot be counted: {', '.join(work.uncounted)}.")
     flops = {"convolution": work.convolution_flops, "dense": work.flops - work.convolution_flops}

@@ -423,7 +423,7 @@ def test_layers_may_have_any_names_that_keras_takes(own: str) -> None:
     with tf.Graph().as_default():  # as in a run
         model = _build(name, 16)
         variables.create_copies(model.variables, on_cpus(2).place)
-    work = flop_count.of_built(model, _spec(name, 16), batch=1, data_format="NHWC", forward_only=False)
+    work = flop_count.of_built(model, batch=1, forward_only=False)
     assert work.flops > 0
 
 
@@ -432,7 +432,7 @@ def test_a_normalization_works_in_every_graph(own: str, function: str) -> None:
     name = f"{own}:{function}"
     model = _build(name, 16)
     for forward_only in (True, False):
-        work = flop_count.of_built(model, _spec(name, 16), batch=1, data_format="NHWC", forward_only=forward_only)
+        work = flop_count.of_built(model, batch=1, forward_only=forward_only)
         assert work.flops > 0
 
 

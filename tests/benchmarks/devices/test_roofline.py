@@ -247,7 +247,7 @@ def test_the_roofline_of_a_step(cache: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_model_that_cannot_be_counted_has_no_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_peak, "measure_peak", lambda device, precision: (PEAK, True))
-    monkeypatch.setattr(flop_count, "of_model", lambda *_, **__: flop_count.Work(uncounted=("Einsum",)))
+    monkeypatch.setattr(flop_count, "of_built", lambda *_, **__: flop_count.Work(uncounted=("Einsum",)))
     workload = Workload(model="mlp", batch_per_device=10, num_classes=10, data_format="NHWC")
     with pytest.raises(UsageError, match=r"^mlp has operations that cannot be counted: Einsum\.$"):
         device_peak.measure_roofline(specs.find_model("mlp"), workload, "cpu", "fp32", 1000.0)

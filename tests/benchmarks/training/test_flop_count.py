@@ -28,7 +28,7 @@ def test_forward_passes_are_those_of_the_literature(spec: ModelSpec) -> None:
     """Without what the class for background adds."""
     model = models.build_spec(spec)
     (kernel,) = (variable for variable in model.variables if variable.name == "logits/kernel")
-    work = flop_count.of_built(model, spec, batch=2, data_format="NHWC", forward_only=True)
+    work = flop_count.of_built(model, batch=2, forward_only=True)
     assert work.flops / 2e9 - 2e-9 * kernel.shape[0] == pytest.approx(spec.gflop_per_image, rel=0.02)
     assert work.uncounted == ()
 
@@ -152,14 +152,15 @@ def test_what_cannot_be_counted_is_named_and_gives_no_figure() -> None:
 )
 def test_a_step_of_two_towers_does_twice_the_work_of_the_model(manager: str, modifiers: Modifiers) -> None:
     spec, plan = specs.find_model("alexnet"), on_cpus(2)
-    alone = flop_count.of_model(spec, batch=3, data_format="NHWC", num_classes=10, precision="fp32", forward_only=False)
+    model = models.build_spec(spec, num_classes=10)
+    alone = flop_count.of_built(model, batch=3, forward_only=False)
     assert alone.flops > 0 and alone.uncounted == ()
     with tf.Graph().as_default():
         wanted = tower_input.InputSpec(
             batch_per_device=3, image_size=spec.image_size, data_format="NHWC", num_classes=10, seed=1
         )
         inputs = tower_input.synthetic(plan.towers, wanted)
-        step, _ = step_of(models.build_spec(spec, num_classes=10), inputs, plan, manager, modifiers, weight_decay=4e-5)
+        step, _ = step_of(model, inputs, plan, manager, modifiers, weight_decay=4e-5)
         assert count(loop.operation for loop in step.loops) == alone + alone
 
 
