@@ -97,7 +97,7 @@ class Callbacks:
         for callback in self._callbacks:
             if not callback.is_due(self.steps, last=last):
                 continue
-            self._team.expect_nothing()
+            self._team.deadlines.none()
             reached = callback.after_step(self.steps) if self._team.is_leader else False
             messages: Any = self._team.meet(f"{callback.name} after step {self.steps}", reached, patient=True)
             self.is_enough |= any(messages.values())

@@ -27,7 +27,7 @@ from benchmarks.measure.display import FIRST_STEP, Display
 from benchmarks.measure.run_log import RunLog, process_age_seconds
 from benchmarks.measure.telemetry import prepared_telemetry
 from benchmarks.measure.timing import Phase, Taken
-from benchmarks.process.watchdog import Watchdog
+from benchmarks.process.deadlines import Deadlines
 from benchmarks.training.objectives import in_top
 from benchmarks.training.placement_table import placement_table
 from models import specs
@@ -50,8 +50,7 @@ class Evaluator:
         devices: each evaluates a part of the images.
         images: of the devices, each image once, as `input_pipeline.build` makes them.
         num_classes: of the labels.
-        watchdog: ends the process if a step takes too long.
-        limit_seconds: of a step.
+        deadlines: of its steps, each of which may take as long as preparing one.
 
     Attributes:
         skipped: bad records that the last whole pass left out; None if such a record ends the run.
@@ -64,11 +63,9 @@ class Evaluator:
         devices: Sequence[str],
         images: RunInput,
         num_classes: int,
-        watchdog: Watchdog,
-        limit_seconds: float,
+        deadlines: Deadlines,
     ) -> None:
-        self._input, self._num_classes = images, num_classes
-        self._watchdog, self._limit_seconds = watchdog, limit_seconds
+        self._input, self._num_classes, self._deadlines = images, num_classes, deadlines
         assert images.source is not None, "an evaluation reads images"
         self.source = images.source
         self.skipped: int | None = None
@@ -89,19 +86,19 @@ class Evaluator:
         """
         total = 0.0
         try:
-            self._watchdog.expect("An evaluation's first images", self._limit_seconds)
+            self._deadlines.preparation("An evaluation's first images")
             for operation in self._input.initializers:
                 session.run(operation)
             images = self.images_per_step
             while images == self.images_per_step:
-                self._watchdog.expect("A step (evaluation)", self._limit_seconds)
+                self._deadlines.preparation("A step (evaluation)")
                 totals = session.run(self._totals)
                 images = totals[0]
                 total += images
                 if images:
                     yield totals
         except tf.errors.OpError as error:
-            self._watchdog.expect_nothing()  # explaining the error may take longer than the limit
+            self._deadlines.none()  # explaining the error may take longer than the limit
             raise self._input.translate(error, self._num_classes) from error
         if self._input.skipping:
             if self._input.skipping.failure:
@@ -222,8 +219,7 @@ def build_evaluator(
         devices.towers,
         images,
         workload.num_classes,
-        team.watchdog,
-        config.processes.preparation_seconds,
+        team.deadlines,
     )
 
 
@@ -237,7 +233,7 @@ def evaluate_checkpoint(config: Config, log: RunLog, display: Display, team: Tea
     """
     devices = run_graph.plan_devices(config)
     earlier = resuming.find_earlier(config, team, display)
-    team.expect("Building the graph", config.processes.preparation_seconds)
+    team.deadlines.preparation("Building the graph")
     display.phase("building the graph", None)
     with tf.Graph().as_default():
         model = run_graph.build_model(config.workload, config.training, config.computing, config.devices)
@@ -256,7 +252,7 @@ def evaluate_checkpoint(config: Config, log: RunLog, display: Display, team: Tea
             log.telemetry = prepared_telemetry(config.devices, config.place)
             log.observe(startup_seconds=log.started("variables"))
             result = _measured(evaluator, session, log, display)
-    team.expect_nothing()
+    team.deadlines.none()
     log.observe(evaluations=[{"step": earlier.steps, "epochs": earlier.epochs, **result}])
     log.observe(skipped_records=evaluator.skipped)
     display.evaluated(result)

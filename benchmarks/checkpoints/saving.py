@@ -51,7 +51,7 @@ class CheckpointCallback:
             "suite_version": SUITE_VERSION,
         }
         directory, keep = str(config.checkpoints.train_dir), config.checkpoints.max_ckpts_to_keep
-        self._run.team.expect("Saving a checkpoint", config.processes.preparation_seconds)
+        self._run.team.deadlines.preparation("Saving a checkpoint")
         # Not with the options of the steps: the leader alone would count a run of the collectives.
         values = self._state.fetch(self._run.session)
         if name := checkpoint_files.not_finite(values):

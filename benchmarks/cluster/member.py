@@ -18,7 +18,7 @@ from benchmarks.cluster.liveness import GrpcProbe
 from benchmarks.cluster.rendezvous import Rendezvous, TaskLists
 from benchmarks.console import on_terminal, progress, warn
 from benchmarks.errors import BenchError, ClusterError, ExitStatus, UsageError, headline
-from benchmarks.process.watchdog import Watchdog
+from benchmarks.process.deadlines import Deadlines
 from results.record import Status
 from variable_mgr.catalog import IN_GRAPH
 
@@ -41,8 +41,7 @@ class Alone:
     """The team of a single process.
 
     Attributes:
-        watchdog: ends the process; there is no limit of time if it has not been started.
-        expect, expect_nothing: set and remove its limit of time.
+        deadlines: of what this process does.
         target: session to open; empty for one in this process.
         device: default device of the graph; empty for this process.
         is_leader: whether this process initialises what is shared, and reports for all.
@@ -53,9 +52,8 @@ class Alone:
     is_leader = True
     collective_key = 0
 
-    def __init__(self, watchdog: Watchdog | None = None) -> None:
-        self.watchdog = watchdog or Watchdog()
-        self.expect, self.expect_nothing = self.watchdog.expect, self.watchdog.expect_nothing
+    def __init__(self, deadlines: Deadlines | None = None) -> None:
+        self.deadlines = deadlines or Deadlines().silent()
 
     def configured(self, session_config: tf.compat.v1.ConfigProto) -> tf.compat.v1.ConfigProto:
         """Returns the configuration of a session of the team: the same."""
@@ -70,7 +68,7 @@ class Alone:
 
     def explain(self, error: tf.errors.OpError) -> BenchError | None:
         """Returns the cause of an error if another process brought it about: None, since there is no other."""
-        self.expect_nothing()  # explaining the error may take longer than the limit
+        self.deadlines.none()  # explaining the error may take longer than the limit
         return None
 
 
@@ -84,8 +82,7 @@ class ClusterTeam:
         target: of this task's server.
         rendezvous: exchanges messages.
         watcher: notices that a task is lost.
-        watchdog: ends the process.
-        expect, expect_nothing: set and remove its limit of time.
+        deadlines: of what this task does.
         doubts: sentences for the record on how the tasks differ, once they have agreed.
     """
 
@@ -95,14 +92,13 @@ class ClusterTeam:
     target: str
     rendezvous: Rendezvous
     watcher: liveness.Watcher
-    watchdog: Watchdog
+    deadlines: Deadlines
     doubts: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self._in_graph = self.manager in IN_GRAPH
         self._known_failures = 0
-        self.watchdog.extension = self._extension
-        self.expect, self.expect_nothing = self.watchdog.expect, self.watchdog.expect_nothing
+        self.deadlines.watchdog.extension = self._extension
         self.device = self.cluster.own.device
         self.is_leader = self.cluster.own == self.cluster.leader
         # With a key, steps of all workers have equal numbers, and a parameter server would take them for one step.
@@ -123,11 +119,11 @@ class ClusterTeam:
     def meet(self, what: str, message: Any = None, *, patient: bool = False) -> Mapping[str, Any]:
         """Waits until all tasks that train have come to this point; returns their messages."""
         if patient:
-            self.expect_nothing()
+            self.deadlines.none()
         else:
-            self.expect(f"Waiting for the other tasks ({what})", _EXCHANGE_SECONDS)
+            self.deadlines.within(_EXCHANGE_SECONDS, f"Waiting for the other tasks ({what})")
         messages = self.rendezvous.exchange(what, message, training_tasks(self.cluster, self.manager))
-        self.expect_nothing()
+        self.deadlines.none()
         return messages
 
     def agree(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -136,9 +132,10 @@ class ClusterTeam:
         Raises:
             UsageError: tasks differ.
         """
-        self.expect(f"Agreeing with the other tasks, all of which {self.cluster.leader} must reach,", _AGREEING_SECONDS)
+        all_tasks = f"the other tasks, all of which {self.cluster.leader} must reach,"
+        self.deadlines.within(_AGREEING_SECONDS, f"Agreeing with {all_tasks}")
         messages = self.rendezvous.exchange("hello", message, list(self.cluster.tasks))
-        self.expect_nothing()
+        self.deadlines.none()
         problem = agreement.disagreement(messages, str(self.cluster.leader))
         if problem:
             self.watcher.stop()
@@ -150,13 +147,13 @@ class ClusterTeam:
         """Lets the other tasks use this task's server until the leader ends the run."""
         self.rendezvous.exchange("end", None, list(self.cluster.tasks))
         self.watcher.stop()
-        self.expect("Ending together with the other tasks", _PARTING_SECONDS)
+        self.deadlines.within(_PARTING_SECONDS, "Ending together with the other tasks")
         self.rendezvous.part(list(self.cluster.tasks))
-        self.expect_nothing()
+        self.deadlines.none()
 
     def end(self) -> None:
         """Ends together with all tasks, so that none ends while another needs it."""
-        self.expect("Ending together with the other tasks", _PARTING_SECONDS)
+        self.deadlines.within(_PARTING_SECONDS, "Ending together with the other tasks")
         if self.is_leader:
             self.watcher.stop()
         self.serve()
@@ -171,7 +168,7 @@ class ClusterTeam:
 
         Where another task has failed, this waits for its reason, so that the leader can report it.
         """
-        self.expect_nothing()
+        self.deadlines.none()
         from_others = isinstance(error, _OF_OTHER_TASKS) or _ABORTED in str(error.message)
         if not from_others:
             self.rendezvous.report_failure()
@@ -218,7 +215,7 @@ def cause(lost: liveness.Lost, rendezvous: Rendezvous, *, leads: bool) -> BenchE
 def joined(
     cluster: Cluster,
     manager: str,
-    watchdog: Watchdog,
+    deadlines: Deadlines,
     server_config: tf.compat.v1.ConfigProto,
     start_timeout_seconds: float,
 ) -> Iterator[ClusterTeam]:
@@ -247,11 +244,11 @@ def joined(
     leads = cluster.own == cluster.leader
 
     def report(lost: liveness.Lost) -> None:
-        watchdog.report(cause(lost, rendezvous, leads=leads))
+        deadlines.watchdog.report(cause(lost, rendezvous, leads=leads))
 
     with liveness.Watcher(cluster.peers, report, probe=probe, replies=replies) as watcher:
         team = ClusterTeam(
-            cluster, manager, target=server.target, rendezvous=rendezvous, watcher=watcher, watchdog=watchdog
+            cluster, manager, target=server.target, rendezvous=rendezvous, watcher=watcher, deadlines=deadlines
         )
         try:
             yield team

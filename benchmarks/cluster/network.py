@@ -22,6 +22,7 @@ from benchmarks.cluster.agreement import hello
 from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.cluster.member import ClusterTeam, joined, with_collectives
 from benchmarks.console import progress, say
+from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.watchdog import watched
 from results.text import Table
 from variable_mgr.place import HOST
@@ -69,7 +70,7 @@ def take_part(
     """
     with (
         watched() as watchdog,
-        joined(cluster, _MANAGER, watchdog, server_config, start_timeout_seconds) as team,
+        joined(cluster, _MANAGER, Deadlines(watchdog).silent(), server_config, start_timeout_seconds) as team,
     ):
         # Nothing is compared but addresses and software: tasks of a run may differ in what they compute.
         messages = team.agree(hello({}, devices))
@@ -91,11 +92,11 @@ def links(cluster: Cluster, team: ClusterTeam) -> Iterator[Link]:
     pairs = list(itertools.combinations(cluster.tasks, 2))
     with progress.counted("measuring pairs of tasks", len(pairs)):
         for first, second in pairs:
-            team.expect(f"Measuring between {first} and {second}", _PAIR_SECONDS)
+            team.deadlines.within(_PAIR_SECONDS, f"Measuring between {first} and {second}")
             progress.measure()
             link = measure(team.target, cluster.leader, first, second)
             progress.end()
-            team.expect_nothing()
+            team.deadlines.none()
             progress.advance()
             yield link
 

@@ -192,10 +192,11 @@ def show_placement(config: Config) -> None:
     log = empty_log(config)
     log.traced_always = True
     with watched() as watchdog:
-        start(config.runtime, Deadlines(watchdog))
+        deadlines = Deadlines(watchdog, config.processes.step_timeout_seconds)
+        start(config.runtime, deadlines)
         from benchmarks.run import cluster_run
 
-        cluster_run.join_and_run(config, log, Display(), watchdog)
+        cluster_run.join_and_run(config, log, Display(), deadlines.silent())
     if config.processes.leads:
         placement = log.placement_of_all()
         if config.output.output_format == "json":

@@ -63,9 +63,9 @@ class RunSession:
         """Takes the step with a number, and returns the values of `more`; see `Stepper.take_with`."""
         assert self.stepper.take_with is not None, "the configuration refuses asynchronous towers"
         log = self.log
-        self.team.expect("A step with a summary or a profile", self.config.processes.preparation_seconds)
+        self.team.deadlines.preparation("A step with a summary or a profile")
         taken, values = self.stepper.take_with(more, metadata)
-        self.team.expect_nothing()
+        self.team.deadlines.none()
         log.unmeasured.add(taken)
         log.unmeasured_steps.append(step)
         log.latest = log.unmeasured

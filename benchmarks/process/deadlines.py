@@ -25,40 +25,49 @@ DATA_SET_SECONDS = 3600.0
 class Deadlines:
     """Sets the deadline of what comes next, which replaces the last one; none if the watchdog has not been started.
 
-    What is not measured is shown as progress, too.
+    What is not measured is shown as progress, too, unless they are `silent`: a run's display shows that.
     """
 
     watchdog: Watchdog = dataclasses.field(default_factory=Watchdog)
     step_timeout_seconds: float = 600.0
+    shows_progress: bool = True
+
+    def silent(self) -> Deadlines:
+        """Returns the same without progress."""
+        return dataclasses.replace(self, shows_progress=False)
 
     def step(self, what: str, *, repeated_seconds: float = 0.0) -> None:
         """Expects a step, or steps that are repeated for some seconds."""
-        progress.measure()
+        if self.shows_progress:
+            progress.measure()
         self.watchdog.expect(what, self.step_timeout_seconds + repeated_seconds)
 
     def preparation(self, what: str) -> None:
         """Expects what may take as long as building a graph or a first step: three times as long as a step."""
-        self._begin(what, PREPARATION_FACTOR * self.step_timeout_seconds)
+        self.within(PREPARATION_FACTOR * self.step_timeout_seconds, what)
 
     def opening(self, what: str) -> None:
         """Expects a file system or a driver to answer."""
-        self._begin(what, OPENING_SECONDS)
+        self.within(OPENING_SECONDS, what)
 
     def data_set(self, what: str) -> None:
         """Expects work on a data set as a whole."""
-        self._begin(what, DATA_SET_SECONDS)
+        self.within(DATA_SET_SECONDS, what)
 
     def importing(self) -> None:
         """Expects the import of TensorFlow."""
-        self._begin("Importing TensorFlow", IMPORT_SECONDS)
+        self.within(IMPORT_SECONDS, "Importing TensorFlow")
 
-    def _begin(self, what: str, seconds: float) -> None:
-        progress.begin(what)
+    def within(self, seconds: float, what: str) -> None:
+        """Expects what has a limit of its own."""
+        if self.shows_progress:
+            progress.begin(what)
         self.watchdog.expect(what, seconds)
 
     def none(self) -> None:
         """Removes the deadline."""
-        progress.end()
+        if self.shows_progress:
+            progress.end()
         self.watchdog.expect_nothing()
 
 

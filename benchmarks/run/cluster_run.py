@@ -18,9 +18,9 @@ from benchmarks.graph import run_graph
 from benchmarks.machine.hardware import usable_cores
 from benchmarks.measure.display import Display
 from benchmarks.measure.run_log import RunLog
+from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.private_network import OPEN_PORTS
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.process.watchdog import Watchdog
 from benchmarks.run import train
 from benchmarks.tracing.options import Traces
 from variable_mgr.catalog import PYTORCH_LOOPS
@@ -29,11 +29,11 @@ from variable_mgr.catalog import PYTORCH_LOOPS
 _OF_A_HOST = ("visible_gpus", "gpu_memory_fraction")
 
 
-def join_and_run(config: Config, log: RunLog, display: Display, watchdog: Watchdog) -> None:
+def join_and_run(config: Config, log: RunLog, display: Display, deadlines: Deadlines) -> None:
     """Does this process' part of a run, alone or in a cluster; raises what `take_part` and `train.run_loop` raise."""
     cluster = config.processes.cluster
     if cluster is None:
-        train.run_loop(config, log, display, Alone(watchdog))
+        train.run_loop(config, log, display, Alone(deadlines))
         return
     training = training_tasks(cluster, config.variables.variable_update)
 
@@ -44,10 +44,12 @@ def join_and_run(config: Config, log: RunLog, display: Display, watchdog: Watchd
             display.only_of(str(cluster.own), rate_too=log.asynchronous)
         train.run_loop(config, log, display, team)
 
-    take_part(config, cluster, watchdog, work if cluster.own in training else None)
+    take_part(config, cluster, deadlines, work if cluster.own in training else None)
 
 
-def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callable[[ClusterTeam], None] | None) -> None:
+def take_part(
+    config: Config, cluster: Cluster, deadlines: Deadlines, work: Callable[[ClusterTeam], None] | None
+) -> None:
     """Joins the cluster, works or serves (without `work`), and ends together with all others.
 
     Raises:
@@ -71,7 +73,7 @@ def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callab
         own_devices = run_graph.session_config(own, config.runtime)
         if not own.on_gpu and not own.num_intra_threads:
             own_devices.intra_op_parallelism_threads = share_of_cores(cluster)
-    with joined(cluster, manager, watchdog, own_devices, limit_seconds) as team:
+    with joined(cluster, manager, deadlines, own_devices, limit_seconds) as team:
         agreed: Mapping[str, object] = {"variable_update": manager}  # parameter servers serve any run
         if cluster.own.job != "ps":
             fields = {**config.key_fields(), "num_batches": config.length.num_batches}

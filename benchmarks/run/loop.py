@@ -42,10 +42,10 @@ def measure(
     deadline = math.inf if processes.cluster else until  # workers agree on a number of steps instead
 
     def take_steps(name: str, count: int, phase: Phase, *after_step: Callable[[Phase], None]) -> None:
-        limit_seconds = processes.preparation_seconds if phase is log.first else processes.step_timeout_seconds
+        expect_step = team.deadlines.preparation if phase is log.first else team.deadlines.step
 
         def take() -> Taken:
-            team.expect(f"A step ({name})", limit_seconds)
+            expect_step(f"A step ({name})")
             taken = stepper.take()
             log.latest = phase
             return dataclasses.replace(taken, ended_at=taken.ended_at - callbacks.paused_seconds)
@@ -74,14 +74,14 @@ def measure(
     with interleaved as after_step, log.telemetry or contextlib.nullcontext():
         take_steps("measuring", steps, log.measured, *after_step)
     log.observe(peak_host_memory_bytes=largest_resident_bytes())  # before what follows the steps
-    team.expect_nothing()
+    team.deadlines.none()
 
 
 def measure_reference(config: Config, stepper: Stepper, log: RunLog, display: Display, team: Team) -> None:
     """Measures a reference loop, with nothing between its steps; then its variables are to be checked."""
     epochs = Epochs(images_per_epoch(config.workload.model, None), config.batch_global)
     measure(config, plan(config.length, epochs, config.steps_per_round), stepper, log, display, team, Callbacks(team))
-    team.expect("Checking the variables after the run", config.processes.preparation_seconds)
+    team.deadlines.preparation("Checking the variables after the run")
 
 
 @contextlib.contextmanager
@@ -93,14 +93,14 @@ def _interleaved(
         if slices is None:
             yield []
             return
-        team.expect_nothing()  # from here on the time slices set the deadlines
+        team.deadlines.none()  # from here on the time slices set the deadlines
         # The shortest step: the others were slowed down by the start of the other run.
         shortest = min(log.warmup.step_seconds or log.first.step_seconds)
         slices.begin(steps, shortest)
         log.steps_per_slice = slices.steps_per_slice
 
         def after_step(phase: Phase) -> None:
-            team.expect_nothing()
+            team.deadlines.none()
             slices.after_step()
 
         yield [after_step]

@@ -34,7 +34,7 @@ def joined(cluster: Cluster, team: Team, device: torch.device, limit_seconds: fl
         store = dist.TCPStore(host, 0, None, True, timeout, wait_for_workers=False) if leads else None
         messages = team.meet("PyTorch's store", store.port if store else None)
         port = next(port for port in messages.values() if port is not None)
-        team.expect("Joining PyTorch's process group", limit_seconds)
+        team.deadlines.preparation("Joining PyTorch's process group")
         store = store or dist.TCPStore(host, port, None, False, timeout, wait_for_workers=False)
         dist.init_process_group(
             "gloo" if device.type == "cpu" else "nccl",
@@ -44,7 +44,7 @@ def joined(cluster: Cluster, team: Team, device: torch.device, limit_seconds: fl
             timeout=timeout,
             device_id=None if device.type == "cpu" else device,
         )
-        team.expect_nothing()
+        team.deadlines.none()
     try:
         with broken_connections_explained():
             yield

@@ -60,7 +60,7 @@ def run_pytorch_loop(config: Config, log: RunLog, display: Display, team: Team) 
             f"--torch_compile: with {uncompiled[0]} in the environment the model may run without being compiled. Unset "
             "it, or leave --torch_compile out."
         )
-    team.expect("Building the model", limit_seconds)
+    team.deadlines.preparation("Building the model")
     display.phase("building the model", None)
     device, cluster = find_device(config.devices), config.processes.cluster
     _set_threads(config.devices, cluster)
@@ -95,7 +95,7 @@ def run_pytorch_loop(config: Config, log: RunLog, display: Display, team: Team) 
         log.weights_are_finite = _are_finite(converted.module)
         if cluster:
             log.observe(replica_drift=pytorch_group.drift(converted.module))
-    team.expect_nothing()
+    team.deadlines.none()
 
 
 def _make_step(

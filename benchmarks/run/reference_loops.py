@@ -56,7 +56,7 @@ def run_reference_loop(config: Config, log: RunLog, display: Display, team: Team
         BenchError: as `benchmarks.run.train.run_loop`.
     """
     workload, training, variables = config.workload, config.training, config.variables
-    team.expect("Building the model", config.processes.preparation_seconds)
+    team.deadlines.preparation("Building the model")
     display.phase("building the model", None)
     devices = run_graph.plan_devices(config, eager=True)
     input_spec = run_graph.input_spec(config)
@@ -100,7 +100,7 @@ def run_reference_loop(config: Config, log: RunLog, display: Display, team: Team
         log.weights_are_finite = bool(all_finite(first_copies))
     except tf.errors.OpError as error:
         raise tower_input.translate(error, workload.num_classes) from error
-    team.expect_nothing()
+    team.deadlines.none()
 
 
 class _SGDWithDecay(keras.optimizers.SGD):  # type: ignore[misc]

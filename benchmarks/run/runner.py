@@ -37,7 +37,7 @@ from benchmarks.measure.run_log import RunLog
 from benchmarks.process import sentinel, signals, tensorflow_setup
 from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.process.watchdog import SHOW_SECONDS, Watchdog, ended_after, watched
+from benchmarks.process.watchdog import SHOW_SECONDS, ended_after, watched
 from benchmarks.record_files import open_store, save
 from benchmarks.run import run_record
 from benchmarks.trackers import handover
@@ -83,9 +83,10 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     )
     with signals.raised_once(), beside as current.dismiss:
         with watched(current.save, current.show) as watchdog:
-            Deadlines(watchdog).opening(f"Opening --output_dir={config.output.output_dir}")
+            deadlines = Deadlines(watchdog, config.processes.step_timeout_seconds)
+            deadlines.opening(f"Opening --output_dir={config.output.output_dir}")
             current.store = open_store(config.output.output_dir)
-            error = current.attempt(watchdog)
+            error = current.attempt(deadlines)
         current.save(error)
     if not isinstance(error, StoppedError):
         status = current.show(error)
@@ -117,17 +118,17 @@ class _Run:
     could_not_save: bool = False
     dismiss: Callable[[], None] = lambda: None
 
-    def attempt(self, watchdog: Watchdog) -> BenchError | None:
+    def attempt(self, deadlines: Deadlines) -> BenchError | None:
         """Carries out the run. Returns how it failed or was stopped; then no signal interrupts this process."""
         try:
-            error = self._carry_out(watchdog)
+            error = self._carry_out(deadlines)
             signals.ignore()
             return error
         except KeyboardInterrupt as error:
             return stopped(error)
 
-    def _carry_out(self, watchdog: Watchdog) -> BenchError | None:
-        config, log, display, deadlines = self.config, self.log, self.display, Deadlines(watchdog)
+    def _carry_out(self, deadlines: Deadlines) -> BenchError | None:
+        config, log, display = self.config, self.log, self.display
         data = config.data
         try:
             deadlines.none()
@@ -146,7 +147,7 @@ class _Run:
             deadlines.none()
             log.started("TensorFlow")
             with exits_refused() if is_code(config.workload.model) else contextlib.nullcontext():  # also in steps
-                cluster_run.join_and_run(config, log, display, watchdog)
+                cluster_run.join_and_run(config, log, display, deadlines.silent())
         except (UsageError, KeyboardInterrupt):
             raise
         except OutOfMemoryError as error:

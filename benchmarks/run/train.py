@@ -31,7 +31,6 @@ from benchmarks.measure.run_log import RunLog
 from benchmarks.measure.timing import TRY_SMALLER_STEPS
 from benchmarks.measure.worker_reports import WorkerReport
 from benchmarks.process import apart
-from benchmarks.process.deadlines import Deadlines
 from benchmarks.run import loop, reference_loops
 from benchmarks.tracing import graph_files, profiles, traced_steps
 from benchmarks.training import pipeline
@@ -52,7 +51,7 @@ def run_loop(config: Config, log: RunLog, display: Display, team: Team) -> None:
     """
     device_plan.set_arithmetic(config.runtime)
     _wait_for_storage(config, display, team)
-    team.expect("Opening the devices and checkpoints", config.processes.preparation_seconds)
+    team.deadlines.preparation("Opening the devices and checkpoints")
     if config.workload.eval_only:
         evaluation.evaluate_checkpoint(config, log, display, team)
     elif config.variables.variable_update in PYTORCH_LOOPS:
@@ -85,7 +84,7 @@ def train(config: Config, log: RunLog, display: Display, team: Team) -> None:
     with resuming.only_training(saved_in, team), tf.Graph().as_default() as graph, tf.device(team.device or None):
         # Build the graph.
         earlier = resuming.find_earlier(config, team, display)
-        team.expect("Building the graph", config.processes.preparation_seconds)
+        team.deadlines.preparation("Building the graph")
         display.phase("building the graph", None)
         drawn = earlier.images_drawn(config.variables.modifiers, config.batch_global)
         built = run_graph.build(config, devices, drawn)
@@ -131,10 +130,10 @@ def train(config: Config, log: RunLog, display: Display, team: Team) -> None:
                 callbacks.after_run()
 
                 # Check the variables, and trace steps.
-                team.expect("Checking the variables after the run", config.processes.preparation_seconds)
+                team.deadlines.preparation("Checking the variables after the run")
                 _check_variables(run)
                 traced_steps.trace(run)
-    team.expect_nothing()
+    team.deadlines.none()
     _measure_input(run)
 
 
@@ -188,10 +187,9 @@ def _wait_for_storage(config: Config, display: Display, team: Team) -> None:
     for flag, path in paths.items():
         if path and is_address(path):
             display.phase(f"waiting for the storage of --{flag}", None)
-            limit_seconds = config.processes.step_timeout_seconds
-            team.expect(f"An answer from the storage of --{flag}={path}", limit_seconds)
+            team.deadlines.step(f"An answer from the storage of --{flag}={path}")
             path_of(path).exists()
-            team.expect_nothing()
+            team.deadlines.none()
 
 
 def _initialize(
@@ -212,7 +210,7 @@ def _initialize(
                 "if all had the same. Copy the same files to all hosts."
             )
             log.doubts = [*log.doubts, different]
-        team.expect("Preparing the first step", config.processes.preparation_seconds)
+        team.deadlines.preparation("Preparing the first step")
 
     built.step.initialize(
         session,
@@ -255,7 +253,7 @@ def _measure_input(run: RunSession) -> None:
         options=config.data.input,
         num_devices=len(built.input.towers),
         session_config=device_plan.session_config(dataclasses.replace(config.devices, device="cpu")),
-        deadlines=Deadlines(run.team.watchdog, config.processes.step_timeout_seconds),
+        deadlines=dataclasses.replace(run.team.deadlines, shows_progress=True),
     )
     log.observe(input_stages=input_stages.measure_after_run(measured))
 
@@ -266,7 +264,7 @@ def _train_in_fp32(config: Config, log: RunLog, display: Display, team: Team) ->
     display.phase("training again in fp32", before + measured)
     processes = config.processes
     limit_seconds = 2 * processes.preparation_seconds + (before + measured) * processes.step_timeout_seconds
-    team.expect("Training again in fp32", limit_seconds)
+    team.deadlines.within(limit_seconds, "Training again in fp32")
     in_fp32 = dataclasses.replace(config.computing, precision="fp32", loss_scaling=None, xla="off", fused_bn=True)
     plain = dataclasses.replace(config, computing=in_fp32)
     try:
@@ -279,7 +277,7 @@ def _train_in_fp32(config: Config, log: RunLog, display: Display, team: Team) ->
         log.observe(fp32_losses=losses[before:])
     except BenchError as error:  # the measurement is still valid
         warn(f"--check_precision: training again in fp32 failed, so there is no comparison: {headline(error)}")
-    team.expect_nothing()
+    team.deadlines.none()
 
 
 def _losses_of(model: ModelSpec, config: Config, count: int) -> list[float]:

@@ -73,7 +73,7 @@ def trace(run: RunSession) -> None:
     taken = []
     with _excused(team):
         for _ in range(count):
-            team.expect("The steps between traced steps", run.config.processes.preparation_seconds)
+            team.deadlines.preparation("The steps between traced steps")
             for _ in range(between):
                 run.session.run(stepper.fetches(loops[0]), options=run.options)
             taken.append(step_trace.tower_seconds(traced_step(run, loops[0]), towers))
@@ -90,9 +90,9 @@ def traced_step(
     """Takes a step with the fetches of a measured one, so that its graph is not optimised again."""
     options = stepper.traced(run.options, with_graphs=with_graphs, with_kernels=with_kernels)
     metadata = tf.compat.v1.RunMetadata()
-    run.team.expect("A traced step", run.config.processes.preparation_seconds)
+    run.team.deadlines.preparation("A traced step")
     run.session.run(stepper.fetches(loop), options=options, run_metadata=metadata)
-    run.team.expect_nothing()
+    run.team.deadlines.none()
     return metadata
 
 

@@ -33,7 +33,6 @@ def results(
     rule: Rule | None = None,
     *,
     team: Alone | ClusterTeam | None = None,
-    step_timeout_seconds: float = 600.0,
 ) -> Iterator[CaseResult]:
     """Runs cases with one tower on each device and yields their results.
 
@@ -44,7 +43,6 @@ def results(
         chosen: what to compare; None: everything.
         rule: see `cases.under`.
         team: the processes that train together; None: this one alone, without a time limit.
-        step_timeout_seconds: how long a step may take.
     """
     tf.config.experimental.enable_tensor_float_32_execution(False)  # as in a run: fp32 means fp32
     team = team or Alone()
@@ -55,7 +53,7 @@ def results(
         single = Devices() if cluster else dataclasses.replace(devices, num_devices=1)
         plan = device_plan.plan(single, shared_on="cpu")
         config = run_graph.session_config(single, Runtime(devices=single))
-        alone = oracle.OracleSession(plan, config, Alone() if cluster else team, step_timeout_seconds)
+        alone = oracle.OracleSession(plan, config, Alone() if cluster else team)
         return oracle.convolutional_weights(
             alone, Variables(variable_update="replicated", shared_on="cpu"), towers, rule
         )
@@ -83,7 +81,7 @@ def results(
         if cluster and cluster.own not in training_tasks(cluster, case.manager):
             continue
         under = team.under(case.manager) if isinstance(team, ClusterTeam) else team
-        training = oracle.OracleSession(plan, options, under, step_timeout_seconds)
+        training = oracle.OracleSession(plan, options, under)
         towers = devices.num_devices if case.micro_batches else plan.place.towers_in_total
         try:
             yield CaseResult(case, _error(case, training, towers, weights_of_one_device))

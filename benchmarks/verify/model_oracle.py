@@ -22,8 +22,7 @@ from benchmarks.data.pipeline.tower_input import InputSpec, synthetic
 from benchmarks.devices import device_plan
 from benchmarks.errors import failure_of
 from benchmarks.graph import run_graph
-from benchmarks.process.deadlines import PREPARATION_FACTOR
-from benchmarks.process.watchdog import Watchdog
+from benchmarks.process.deadlines import Deadlines
 from benchmarks.training import objectives, training_step
 from benchmarks.verify import cases
 from benchmarks.verify.cases import Case, CaseResult
@@ -51,7 +50,6 @@ def _lone_tower(
     device: str,
     config: tf.compat.v1.ConfigProto,
     team: Alone,
-    step_timeout_seconds: float,
 ) -> Iterator[Compute]:
     """Yields what one tower computes from the values of all variables, by name, and its images and labels.
 
@@ -60,7 +58,7 @@ def _lone_tower(
     Raises:
         UnusableModelError: the model draws random numbers that no variable determines.
     """
-    team.expect("Preparing a reference", PREPARATION_FACTOR * step_timeout_seconds)
+    team.deadlines.preparation("Preparing a reference")
     graph = tf.Graph()
     with graph.as_default():
         model = build_model()
@@ -82,15 +80,15 @@ def _lone_tower(
     with tf.compat.v1.Session(graph=graph, config=config) as session:
 
         def compute(values: Values, batch: Batch) -> Computed:
-            team.expect("A tower of a reference", step_timeout_seconds)
+            team.deadlines.step("A tower of a reference")
             fed = {placeholder: values[name] for name, placeholder in placeholders.items()}
             return Computed(*session.run(computed, {**fed, **dict(zip(images_and_labels, batch, strict=True))}))
 
         yield compute
-    team.expect_nothing()
+    team.deadlines.none()
 
 
-def results(config: Config, chosen: Sequence[Case], watchdog: Watchdog | None = None) -> Iterator[CaseResult]:
+def results(config: Config, chosen: Sequence[Case], deadlines: Deadlines | None = None) -> Iterator[CaseResult]:
     """Runs `model_cases` of the configured model on the configured devices and yields their results."""
     tf.config.experimental.enable_tensor_float_32_execution(False)  # as in a run: fp32 means fp32
     model, training = specs.find_model(config.workload.model), config.training
@@ -104,11 +102,11 @@ def results(config: Config, chosen: Sequence[Case], watchdog: Watchdog | None = 
     images = InputSpec(
         batch_per_device=IMAGES_PER_TOWER, image_size=model.image_size, channels=model.channels, **of_model
     )
-    limits = Alone(watchdog), config.processes.step_timeout_seconds
+    team = Alone(deadlines)
     compared = cases.under(cases.rule_of(training), chosen)
     with contextlib.ExitStack() as stack:
         try:
-            compute = stack.enter_context(_lone_tower(build, images, config.place.towers[0], options, *limits))
+            compute = stack.enter_context(_lone_tower(build, images, config.place.towers[0], options, team))
         except UnusableModelError as problem:
             yield from (CaseResult(case, None, str(problem)) for case in compared)
             return
@@ -118,7 +116,7 @@ def results(config: Config, chosen: Sequence[Case], watchdog: Watchdog | None = 
                 yield CaseResult(case, None, reason)
                 continue
             try:
-                error, where = _deviation(case, OracleSession(devices, options, *limits), build, images, compute, rate)
+                error, where = _deviation(case, OracleSession(devices, options, team), build, images, compute, rate)
                 result = CaseResult(case, error)
                 yield result if result.passed else CaseResult(case, error, f"differs most in {where}")
             except tf.errors.OpError as failure:

@@ -20,7 +20,6 @@ from benchmarks.config.variable_update import Variables
 from benchmarks.data.pipeline.tower_input import TowerInput
 from benchmarks.devices.device_plan import DevicePlan
 from benchmarks.graph import run_graph
-from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.training import objectives, optimizers, training_step
 from benchmarks.training.options import Training
 from models import building
@@ -102,11 +101,8 @@ def optimizer_of(rule: Rule, learning_rate: float) -> optimizers.Optimizer:
 class OracleSession:
     """One graph, its session, and the processes that train it together; use it as a context, once."""
 
-    def __init__(
-        self, devices: DevicePlan, config: tf.compat.v1.ConfigProto, team: Team, step_timeout_seconds: float
-    ) -> None:
-        self.devices, self.team = devices, team
-        self._config, self._step_timeout_seconds = team.configured(config), step_timeout_seconds
+    def __init__(self, devices: DevicePlan, config: tf.compat.v1.ConfigProto, team: Team) -> None:
+        self.devices, self.team, self._config = devices, team, team.configured(config)
         # Keeps the shared state of one graph apart from that of the next one in the same cluster.
         self._name = f"oracle{devices.place.group}"
         self._options = tf.compat.v1.RunOptions()
@@ -114,7 +110,7 @@ class OracleSession:
         self._contexts = contextlib.ExitStack()
 
     def __enter__(self) -> OracleSession:
-        self.team.expect("Preparing a comparison", PREPARATION_FACTOR * self._step_timeout_seconds)
+        self.team.deadlines.preparation("Preparing a comparison")
         self._graph = self._contexts.enter_context(tf.Graph().as_default())
         self._contexts.enter_context(tf.device(self.team.device or None))
         self._contexts.enter_context(self._graph.container(self._name))
@@ -122,7 +118,7 @@ class OracleSession:
 
     def __exit__(self, *error: object) -> None:
         self._contexts.close()
-        self.team.expect_nothing()
+        self.team.deadlines.none()
 
     def start(self, step: training_step.Step) -> tf.compat.v1.Session:
         """Opens the session and initialises everything."""
@@ -138,7 +134,7 @@ class OracleSession:
 
     def step(self) -> float:
         """Runs one step and returns its loss; its deadline is that of reading the results, too."""
-        self.team.expect("A step of a comparison", self._step_timeout_seconds)
+        self.team.deadlines.step("A step of a comparison")
         return self._step.take(self._session, self._options)
 
     def step_together(self) -> None:
@@ -148,7 +144,7 @@ class OracleSession:
 
     def compute(self, updates: Sequence[TowerUpdate]) -> None:
         """Computes what the towers compute in a step, and stores nothing."""
-        self.team.expect("Computing gradients", self._step_timeout_seconds)
+        self.team.deadlines.step("Computing gradients")
         computed = [[*update.gradients.values(), *update.state.values()] for update in updates]
         self._session.run(tf.group(*itertools.chain(*computed)), options=self._options)
 

@@ -25,7 +25,7 @@ from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.machine import hardware
 from benchmarks.option import Flag, Groups, only
 from benchmarks.process.deadlines import Deadlines
-from benchmarks.process.watchdog import Watchdog, watched
+from benchmarks.process.watchdog import watched
 from benchmarks.run import cluster_launch
 from results.text import Table, counted
 
@@ -57,36 +57,35 @@ def run_verify(config: Config, *, one_setting: bool = False, models: Sequence[Co
     """
     warn(*config.notices)
     with watched() as watchdog:
-        plan, _ = start(config.runtime, Deadlines(watchdog))
+        deadlines = Deadlines(watchdog, config.processes.step_timeout_seconds)
+        plan, _ = start(config.runtime, deadlines)
         from benchmarks.cluster.member import Alone
         from benchmarks.verify import cases, comparisons
 
         setting = config.variables if one_setting else None
         chosen = cases.of_setting(setting) if setting else None
         if config.processes.cluster:
-            return _in_cluster(config, config.processes.cluster, chosen, watchdog)
+            return _in_cluster(config, config.processes.cluster, chosen, deadlines.silent())
         if models:
             from benchmarks.verify import model_oracle
 
             of_models = [(each, cases.model_cases(each.workload.model, setting)) for each in models]
             number = sum(len(of_model) for _, of_model in of_models)
             results: Iterable[CaseResult] = itertools.chain.from_iterable(
-                model_oracle.results(each, of_model, watchdog) for each, of_model in of_models
+                model_oracle.results(each, of_model, deadlines.silent()) for each, of_model in of_models
             )
             every, against = "Every manager", _AGAINST_TOWERS
         else:
             rule = cases.rule_of(config.training)
             number = len(list(cases.under(rule, chosen or cases.cases())))
-            seconds = config.processes.step_timeout_seconds
-            team = Alone(watchdog)
-            results = comparisons.results(config.devices, chosen, rule, team=team, step_timeout_seconds=seconds)
+            results = comparisons.results(config.devices, chosen, rule, team=Alone(deadlines.silent()))
             every, against = "Every manager, reduction and modifier", _AGAINST_REFERENCES
         what = setting.variable_update if setting else every
         with progress.counted("comparing", number):
             return _report(results, f"{what} on {plan.description}", config.output.output_format, against)
 
 
-def _in_cluster(config: Config, cluster: Cluster, chosen: Sequence[Case] | None, watchdog: Watchdog) -> ExitStatus:
+def _in_cluster(config: Config, cluster: Cluster, chosen: Sequence[Case] | None, deadlines: Deadlines) -> ExitStatus:
     """Does this task's part; the leader prints the table."""
     from benchmarks.cluster.member import ClusterTeam
     from benchmarks.run import cluster_run
@@ -96,8 +95,7 @@ def _in_cluster(config: Config, cluster: Cluster, chosen: Sequence[Case] | None,
 
     def work(team: ClusterTeam) -> None:
         nonlocal status
-        rule, seconds = cases.rule_of(config.training), config.processes.step_timeout_seconds
-        results = comparisons.results(config.devices, chosen, rule, team=team, step_timeout_seconds=seconds)
+        results = comparisons.results(config.devices, chosen, cases.rule_of(config.training), team=team)
         if team.is_leader:
             what = config.variables.variable_update if chosen else "Every manager that works across processes"
             workers = counted(cluster.num_workers, "worker")
@@ -106,7 +104,7 @@ def _in_cluster(config: Config, cluster: Cluster, chosen: Sequence[Case] | None,
             collections.deque(results, maxlen=0)
 
     works = cluster.own.has_towers or cluster.own == cluster.leader
-    cluster_run.take_part(config, cluster, watchdog, work if works else None)
+    cluster_run.take_part(config, cluster, deadlines, work if works else None)
     return status
 
 

@@ -26,7 +26,7 @@ from benchmarks.data.writing import fake_imagenet, photo_records
 from benchmarks.errors import DataError
 from benchmarks.graph.epochs import Epochs
 from benchmarks.measure.run_log import RunLog
-from benchmarks.process.watchdog import Watchdog
+from benchmarks.process.deadlines import Deadlines
 from benchmarks.training.objectives import in_top
 from models import building, specs
 from tests.support import damage
@@ -88,10 +88,10 @@ def test_the_result_is_that_of_numpy_over_all_images_once(
         read = spec(batch_per_device=BATCH, image_size=28, channels=1, num_classes=10)
         given = input_pipeline.build(mlp, read, names, OPTIONS, pixels, once=True)
         limits: list[float] = []
-        watchdog = Watchdog()
-        monkeypatch.setattr(watchdog, "expect", lambda what, seconds: limits.append(seconds))
-        evaluator = Evaluator(model, variables, names, given, 10, watchdog, 60.0)
-        with_background = Evaluator(model, variables, names, given, 1001, watchdog, 60.0)
+        deadlines = Deadlines(step_timeout_seconds=20.0)
+        monkeypatch.setattr(deadlines.watchdog, "expect", lambda what, seconds: limits.append(seconds))
+        evaluator = Evaluator(model, variables, names, given, 10, deadlines)
+        with_background = Evaluator(model, variables, names, given, 1001, deadlines)
         with cpu_session(towers) as session:
             session.run(tf.compat.v1.global_variables_initializer())
             expected = by_numpy(pixels, weights)
@@ -151,7 +151,7 @@ def test_a_bad_photo_is_skipped_or_named(photos: Path, tmp_path: Path) -> None:
         lenient = dataclasses.replace(OPTIONS, on_bad_record="skip")
         inputs = [input_pipeline.build(trivial, size, names, each, source, once=True) for each in (OPTIONS, lenient)]
         weights = {each.name: [tf.Variable(tf.zeros(each.shape, each.dtype))] for each in model.variables}
-        evaluator, skipping = (Evaluator(model, weights, names, given, 1001, Watchdog(), 60.0) for given in inputs)
+        evaluator, skipping = (Evaluator(model, weights, names, given, 1001, Deadlines()) for given in inputs)
         with cpu_session() as session:
             session.run(tf.compat.v1.global_variables_initializer())
             with pytest.raises(DataError, match="validation-00001-of-00003"):

@@ -15,6 +15,7 @@ from benchmarks.cluster import liveness, member
 from benchmarks.cluster.cluster_spec import Cluster, Task
 from benchmarks.cluster.rendezvous import Rendezvous
 from benchmarks.errors import ClusterError, ExitStatus
+from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.watchdog import Watchdog
 from results.record import Status
 from tests.support.clusters import free_addresses
@@ -136,8 +137,9 @@ class FakeWatcher:
 
 
 def team(rendezvous: FakeRendezvous, watcher: FakeWatcher, watchdog: Watchdog) -> member.ClusterTeam:
+    deadlines = Deadlines(watchdog).silent()
     return member.ClusterTeam(
-        MEMBERS, "collective_all_reduce", target="", rendezvous=rendezvous, watcher=watcher, watchdog=watchdog
+        MEMBERS, "collective_all_reduce", target="", rendezvous=rendezvous, watcher=watcher, deadlines=deadlines
     )  # type: ignore[arg-type]
 
 

@@ -11,8 +11,8 @@ from benchmarks.config import config, flag, run_flags
 from benchmarks.devices import device_plan
 from benchmarks.devices.start_tensorflow import start
 from benchmarks.process import tensorflow_setup
+from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.tensorflow_setup import Runtime
-from benchmarks.process.watchdog import Watchdog
 from benchmarks.run import cluster_run
 
 
@@ -57,7 +57,7 @@ def test_a_worker_that_serves_computes_as_the_run_does(
     chosen = config.resolve(parsed.values, lambda: 1)
     assert chosen.processes.cluster is not None
     with pytest.raises(JoinedError):
-        cluster_run.take_part(chosen, chosen.processes.cluster, Watchdog(), None)
+        cluster_run.take_part(chosen, chosen.processes.cluster, Deadlines().silent(), None)
     assert tf.config.experimental.tensor_float_32_execution_enabled() == tf32
     assert deterministic == is_deterministic
 
