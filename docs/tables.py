@@ -18,6 +18,7 @@ from models import specs
 from results import columns, loading, summary
 from results.environment import Utilisation, gpu_name, published_table
 from results.exchange import public_table
+from results.gate.views import Document
 from results.record import Record
 from results.record_parts import PARTS
 from results.report import headline
@@ -69,6 +70,11 @@ def record_schema() -> str:
     fields = [(field.name, PARTS.get(field.name, field.type)) for field in msgspec.structs.fields(Record)]
     whole = msgspec.defstruct("Record", fields, forbid_unknown_fields=True)
     return json.dumps(msgspec.json.schema(whole), indent=1) + "\n"
+
+
+def findings_schema() -> str:
+    """Returns the JSON schema of the gate's findings."""
+    return json.dumps(msgspec.json.schema(Document), indent=1) + "\n"
 
 
 def attributes(of: type) -> dict[str, str]:

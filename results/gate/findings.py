@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections import Counter
 from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
 
 from results.intervals import Interval
+from results.measurement import Count
 from results.record import Record
 from results.summary import lasting_name
 
 # Images per second, and the number of valid rounds.
 Rates = tuple[float | None, int]
+_Amount = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Verdict(enum.StrEnum):
@@ -25,8 +31,7 @@ class Verdict(enum.StrEnum):
     UNCHANGED = "unchanged"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One configuration, base against candidate.
 
     Attributes:
@@ -37,12 +42,14 @@ class Finding:
         reason: why, in a sentence or two, with the numbers that decided.
         threshold: a drop of at least this share matters, such as 0.05.
         change: the candidate's rate over the base's, less 1; -0.07 is 7 % slower. None if a side has no rate.
-        change_low, change_high: ends of the 95 % interval of `change`; None from fewer than two rounds.
+        change_low: lower end of the 95 % interval of `change`; None from fewer than two rounds.
+        change_high: upper end of it.
         smallest_drop: the smallest true drop, as a positive share, that would be called regressed in 95 % of trials
             with this noise and as many rounds; None if the noise is not known.
         base_images_per_sec: geometric mean over the base's rounds; of stored sessions, their median.
         candidate_images_per_sec: geometric mean over the candidate's rounds; against stored sessions, their median.
-        base_rounds, candidate_rounds: valid rounds.
+        base_rounds: valid rounds of the base.
+        candidate_rounds: valid rounds of the candidate.
     """
 
     title: str
@@ -50,15 +57,15 @@ class Finding:
     config_key: str
     verdict: Verdict
     reason: str
-    threshold: float
-    change: float | None = None
-    change_low: float | None = None
-    change_high: float | None = None
-    smallest_drop: float | None = None
-    base_images_per_sec: float | None = None
-    candidate_images_per_sec: float | None = None
-    base_rounds: int = 0
-    candidate_rounds: int = 0
+    threshold: Annotated[float, msgspec.Meta(gt=0)]
+    change: float | None
+    change_low: float | None
+    change_high: float | None
+    smallest_drop: _Amount | None
+    base_images_per_sec: _Amount | None
+    candidate_images_per_sec: _Amount | None
+    base_rounds: Count
+    candidate_rounds: Count
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,8 +108,7 @@ class Decision:
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Side:
+class Side(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One side of a comparison: the user's name for it (a file, a revision), and its software in words."""
 
     name: str
@@ -126,6 +132,12 @@ class Findings:
     hardware: str
     findings: Sequence[Finding]
     notes: Sequence[str] = ()
+
+    @property
+    def counts(self) -> dict[Verdict, int]:
+        """Returns how many configurations have each verdict."""
+        number = Counter(finding.verdict for finding in self.findings)
+        return {verdict: number[verdict] for verdict in Verdict}
 
     @property
     def has_regressed(self) -> bool:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import re
-from collections import Counter
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 from xml.etree import ElementTree
 
-from results.gate.findings import Finding, Findings, Verdict
+import msgspec
+from msgspec.structs import asdict
+
+from results.gate.findings import Finding, Findings, Side, Verdict
+from results.measurement import Count
 from results.record import strict
 from results.text import Table, as_rate, markdown, rounded
 
-# Of the JSON, which `data/findings.schema.json` describes.
-FORMAT_VERSION = 1
 _NUMBERS = ("base images/s", "candidate images/s", "change %", "95 % interval", "runs")
 _SUITE = "cnn-train-bench"
 _JUNIT_ELEMENTS = {
@@ -26,6 +27,27 @@ _JUNIT_ELEMENTS = {
 }
 # XML 1.0 has no way to write these, not even as references; a crash's last words may hold them.
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All findings for programs. Shares are fractions: a change of -0.07 is 7 % slower. What is not known is null.
+
+    Attributes:
+        hardware: of both sides, in words.
+        has_regressed: a configuration is regressed or failed: exit status 1.
+        is_undecided: a configuration is inconclusive or missing: else exit status 3.
+        counts: how many configurations have each verdict.
+    """
+
+    format_version: Literal[1] = 1
+    base: Side
+    candidate: Side
+    hardware: str
+    has_regressed: bool
+    is_undecided: bool
+    counts: Mapping[Verdict, Count]
+    findings: Sequence[Finding]
+    notes: Sequence[str]
 
 
 def render_text(findings: Findings) -> str:
@@ -50,18 +72,9 @@ def render_markdown(findings: Findings) -> str:
 
 def render_json(findings: Findings) -> str:
     """Returns all findings. Numbers are not rounded; one that is not finite is null, like an unknown one."""
-    values = {
-        "format_version": FORMAT_VERSION,
-        "base": dataclasses.asdict(findings.base),
-        "candidate": dataclasses.asdict(findings.candidate),
-        "hardware": findings.hardware,
-        "has_regressed": findings.has_regressed,
-        "is_undecided": findings.is_undecided,
-        "counts": _counts(findings),
-        "findings": strict([dataclasses.asdict(finding) for finding in findings.findings]),
-        "notes": list(findings.notes),
-    }
-    return json.dumps(values, indent=2, allow_nan=False) + "\n"
+    names = set(Document.__struct_fields__) - {"format_version"}
+    document = Document(**{name: getattr(findings, name) for name in names})
+    return json.dumps(strict(document), indent=2, allow_nan=False) + "\n"
 
 
 def render_github_benchmark(findings: Findings) -> str:
@@ -110,7 +123,7 @@ def render_junit(findings: Findings) -> str:
     for finding, element in zip(findings.findings, elements, strict=True):
         case = _xml(suite, "testcase", classname=_SUITE, name=finding.name)
         properties = ElementTree.SubElement(case, "properties")
-        for name, value in dataclasses.asdict(finding).items():
+        for name, value in asdict(finding).items():
             if value is not None and name not in ("name", "reason"):
                 _xml(properties, "property", name=name, value=value)
         if element:
@@ -162,14 +175,8 @@ def _explanation(finding: Finding) -> str:
     return f"{finding.verdict}. {finding.reason}"
 
 
-def _counts(findings: Findings) -> dict[Verdict, int]:
-    number = Counter(finding.verdict for finding in findings.findings)
-    return {verdict: number[verdict] for verdict in Verdict}
-
-
 def _summary(findings: Findings) -> str:
-    number = _counts(findings)
-    phrases = [f"{count} {verdict}" for verdict, count in number.items() if count]
+    phrases = [f"{count} {verdict}" for verdict, count in findings.counts.items() if count]
     if not phrases:
         return "Nothing was compared."
     return ", ".join(phrases).replace(" ", f" of {len(findings.findings)} ", 1) + "."

@@ -15,8 +15,9 @@ from pathlib import Path
 import jsonschema
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from results import gate
+from docs import tables
 from results.gate import views
 from results.gate.findings import Findings, Verdict
 
@@ -39,13 +40,13 @@ def test_a_view_is_as_its_golden_file(name: str, render: Callable[[Findings], st
 
 
 def test_a_change_of_a_small_rate_is_seen_in_the_table() -> None:
-    small = dataclasses.replace(FINDINGS.findings[0], base_images_per_sec=0.012345, candidate_images_per_sec=0.012283)
+    small = replace(FINDINGS.findings[0], base_images_per_sec=0.012345, candidate_images_per_sec=0.012283)
     lines = views.render_text(dataclasses.replace(FINDINGS, findings=[small]))
     assert "0.012345" in lines and "0.012283" in lines
 
 
 def test_the_last_line_sums_up() -> None:
-    regressed = dataclasses.replace(EVERYTHING_FINE.findings[0], verdict=Verdict.REGRESSED)
+    regressed = replace(EVERYTHING_FINE.findings[0], verdict=Verdict.REGRESSED)
     both = dataclasses.replace(EVERYTHING_FINE, findings=[*EVERYTHING_FINE.findings, regressed])
     nothing = dataclasses.replace(EVERYTHING_FINE, findings=())
     last_lines = [views.render_text(findings).splitlines()[-1] for findings in (EVERYTHING_FINE, both, nothing)]
@@ -53,7 +54,7 @@ def test_the_last_line_sums_up() -> None:
 
 
 def test_json_fits_its_schema_and_sums_up() -> None:
-    schema = json.loads((Path(gate.__file__).parent / "data" / "findings.schema.json").read_text())
+    schema = json.loads(tables.findings_schema())
     jsonschema.Draft202012Validator.check_schema(schema)
     values = json.loads(views.render_json(FINDINGS))
     jsonschema.validate(values, schema)
@@ -66,7 +67,7 @@ def test_json_fits_its_schema_and_sums_up() -> None:
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_json_has_no_number_that_is_none(number: float) -> None:
-    odd = dataclasses.replace(FINDINGS.findings[0], change=number, smallest_drop=number)
+    odd = replace(FINDINGS.findings[0], change=number, smallest_drop=number)
     (finding,) = json.loads(views.render_json(dataclasses.replace(FINDINGS, findings=[odd])))["findings"]
     assert finding["change"] is finding["smallest_drop"] is None
 
@@ -79,7 +80,7 @@ def test_markdown_is_headed_by_what_it_comes_to() -> None:
 
 
 def test_the_chart_has_no_rate_that_is_none() -> None:
-    nothing = dataclasses.replace(FINDINGS.findings[0], candidate_images_per_sec=math.nan)
+    nothing = replace(FINDINGS.findings[0], candidate_images_per_sec=math.nan)
     assert json.loads(views.render_github_benchmark(dataclasses.replace(FINDINGS, findings=[nothing]))) == []
 
 
