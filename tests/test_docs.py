@@ -23,7 +23,7 @@ from benchmarks.data import input_verb
 from benchmarks.devices import devices_verb
 from benchmarks.doctor import doctor_verb
 from benchmarks.errors import BenchError, ExitStatus
-from benchmarks.explain import explain_verb, model_table
+from benchmarks.explain import data_flow, explain_verb, model_table
 from benchmarks.machine import hardware
 from benchmarks.microbench import allreduce_verb
 from benchmarks.option import Groups
@@ -104,7 +104,8 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for module, job in jobs.items():
         monkeypatch.setattr(module, job, lambda *_, **__: ExitStatus.OK)
     monkeypatch.setattr(calibration, "run_calibrate", lambda *_, **__: ExitStatus.OK)
-    monkeypatch.setattr(explain_verb, "_show_data_flow", lambda *_: None)
+    monkeypatch.setattr(explain_verb, "start", lambda *_: None)
+    monkeypatch.setattr(data_flow, "show_data_flow", lambda *_: None)
     monkeypatch.setattr(
         batch_size, "resolve_batch_size", lambda values, *_: config.resolve({**values, "batch_size": 1}, int)
     )

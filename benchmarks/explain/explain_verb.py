@@ -22,7 +22,7 @@ from benchmarks.devices.start_tensorflow import start
 from benchmarks.errors import ExitStatus, UsageError, did_you_mean
 from benchmarks.explain import model_table
 from benchmarks.explain.known_gpus import find_gpu
-from benchmarks.explain.step_balance import RATE_FLAGS, Rates, known_rates
+from benchmarks.explain.step_balance import RATE_FLAGS, known_rates
 from benchmarks.machine import hardware
 from benchmarks.machine.hardware import Inventory
 from benchmarks.measure.display import Display
@@ -77,15 +77,12 @@ def _explain(given: Parsed, command: Sequence[str]) -> ExitStatus:
         say(json.dumps(config.to_dict(), indent=2))
         return ExitStatus.OK
     warn(*config.notices)
-    _show_data_flow(config, known_rates(values, config.devices, config.computing.precision))
-    return ExitStatus.OK
-
-
-def _show_data_flow(config: Config, rates: Rates) -> None:
+    rates = known_rates(values, config.devices, config.computing.precision)
     start(Runtime())
     from benchmarks.explain import data_flow
 
     data_flow.show_data_flow(config, rates)
+    return ExitStatus.OK
 
 
 def _assumed_machine(values: Mapping[str, Any]) -> Inventory | None:

@@ -183,7 +183,7 @@ def _require_same_logits(workload: Workload) -> None:
         spec, data_format = specs.find_model(workload.model), workload.data_format
         model = building.build(spec, data_format=data_format, num_classes=workload.num_classes, seed=0)
         values = [variable.initial_value() for variable in model.variables]
-        shape = (2, *model.keras_model.inputs[0].shape[1:])
+        shape = (2, *model.image_shape)
         random = np.random.default_rng(0)
         images = random.standard_normal(shape, np.float32)
         with tf.compat.v1.Session(config=device_plan.session_config(Devices())) as session:
