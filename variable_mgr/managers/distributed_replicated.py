@@ -61,19 +61,14 @@ class DistributedReplicated(VariableManager):
 
     def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[UpdateOp]:
         """Sends the means, updates the masters (the chief), and refreshes the copies, each weight on its own."""
-        names = list(updates[0].gradients)
-        gradients = [[update.gradients[name] for name in names] for update in updates]
-        means = local_means(gradients, self._place.towers, self._wire_dtype)
-        operations = [
-            self._gathering.send(name, mean, self._masters[name], after=[])
-            for name, mean in zip(names, means, strict=True)
-        ]
+        means = local_means(updates, self._place.towers, self._wire_dtype)
+        operations = [self._gathering.send(name, mean, self._masters[name], after=[]) for name, mean in means.items()]
         if self._gathering.is_chief:
-            masters = [self._masters[name] for name in names]
-            applied = optimizer.apply(masters, self._gathering.means(names, masters, updates[0].decay))
-            for name, master, update in zip(names, masters, applied, strict=True):
+            masters = {name: self._masters[name] for name in means}
+            applied = optimizer.apply(list(masters.values()), self._gathering.means(masters, updates[0].decay))
+            for (name, master), update in zip(masters.items(), applied, strict=True):
                 operations += self._gathering.publish(name, master, after=[update])
-        for name in names:
+        for name in means:
             value = self._gathering.published(name, self._masters[name])
             for copy, reads in zip(self._copies, self._reads, strict=True):
                 with tf.control_dependencies([reads[name]]):  # the tower must have read the old value

@@ -11,17 +11,20 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
+from variable_mgr.manager import TowerUpdate
 from variable_mgr.place import Place, balance_by_bytes
 from variable_mgr.reductions.kernels import mean, on_each
 
 
-def local_means(towers: Sequence[Sequence[tf.Tensor]], devices: Sequence[str], wire_dtype: str) -> list[tf.Tensor]:
-    """Returns the mean over a worker's towers of each tensor, in the type that travels.
+def local_means(updates: Sequence[TowerUpdate], devices: Sequence[str], wire_dtype: str) -> dict[str, tf.Tensor]:
+    """Returns by name the mean over a worker's towers of each gradient, in the type that travels.
 
     Each is computed on the device of one of the towers, chosen to balance bytes.
     """
-    homes = balance_by_bytes([tensor.shape.num_elements() for tensor in towers[0]], devices)
-    return on_each(homes, lambda values: tf.cast(mean(values), wire_dtype), zip(*towers, strict=True))
+    gradients = {name: [update.gradients[name] for update in updates] for name in updates[0].gradients}
+    homes = balance_by_bytes([of_first.shape.num_elements() for of_first, *_ in gradients.values()], devices)
+    means = on_each(homes, lambda values: tf.cast(mean(values), wire_dtype), gradients.values())
+    return dict(zip(gradients, means, strict=True))
 
 
 class Gathering:
@@ -41,16 +44,14 @@ class Gathering:
         with tf.device(variable.device), tf.control_dependencies(after):
             return self._queue("gradient", name, self._place.worker, gradient.dtype, gradient.shape).enqueue(gradient)
 
-    def means(
-        self, names: Sequence[str], variables: Sequence[tf.Variable], decay: Mapping[str, float]
-    ) -> list[tf.Tensor]:
+    def means(self, variables: Mapping[str, tf.Variable], decay: Mapping[str, float]) -> list[tf.Tensor]:
         """Returns the mean of all workers' gradients of each variable, on its device, plus decay; only for the chief.
 
-        Names are those that were sent. A variable still has the value with which all workers computed, so `decay`, its
-        factor by name, is exact.
+        They are by the names that were sent. A variable still has the value with which all workers computed, so
+        `decay`, its factor by name, is exact.
         """
         means = []
-        for name, variable in zip(names, variables, strict=True):
+        for name, variable in variables.items():
             with tf.device(variable.device):
                 queues = [
                     self._queue("gradient", name, worker, tf.as_dtype(self._wire_dtype), variable.shape)

@@ -17,7 +17,7 @@ from variable_mgr.managers.one_copy import OneCopy
 from variable_mgr.managers.staged import Staged
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
-from variable_mgr.reductions.kernels import mean
+from variable_mgr.reductions.kernels import mean, on_each
 from variable_mgr.transfers import DEVICE, FLOAT32_BYTES, HOST, Transfer, over_servers, weight_elements
 
 _DIAGRAM = """\
@@ -60,23 +60,19 @@ class ParameterServer(OneCopy):
 
     def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[UpdateOp]:
         """Applies each gradient on the variable's device: the towers' mean once, or each tower's own."""
-        names, devices = list(updates[0].gradients), self._place.towers
+        devices = self._place.towers
         sent = [
-            local_means(
-                [[updates[tower].gradients[name] for name in names] for tower in senders],
-                [devices[tower] for tower in senders],
-                self._wire_dtype,
-            )
+            local_means([updates[tower] for tower in senders], [devices[tower] for tower in senders], self._wire_dtype)
             for senders in self._senders()
         ]
         state = [self._store_state(tower, update) for tower, update in enumerate(updates)]
         if self._asynchronous:
             return [
-                self._counted([*self._update(names, [own], {}, optimizer), *its_state])
+                self._counted([*self._update([own], {}, optimizer), *its_state])
                 for own, its_state in zip(sent, state, strict=True)
             ]
         decay = updates[0].decay
-        return [UpdateOp(tf.group(*self._update(names, sent, decay, optimizer), *itertools.chain(*state)))]
+        return [UpdateOp(tf.group(*self._update(sent, decay, optimizer), *itertools.chain(*state)))]
 
     def _senders(self) -> list[list[int]]:
         """Returns the towers whose gradients travel as one mean: those of a worker, if they step together."""
@@ -87,21 +83,17 @@ class ParameterServer(OneCopy):
         return [[tower for tower in towers if hosts[tower] == host] for host in dict.fromkeys(hosts)]
 
     def _update(
-        self,
-        names: Sequence[str],
-        sent: Sequence[Sequence[tf.Tensor]],
-        decay: Mapping[str, float],
-        optimizer: Optimizer,
+        self, sent: Sequence[Mapping[str, tf.Tensor]], decay: Mapping[str, float], optimizer: Optimizer
     ) -> list[tf.Operation]:
-        means, shared = [], [self._shared[name] for name in names]
-        for name, variable, *values in zip(names, shared, *sent, strict=True):
+        means, shared = [], {name: self._shared[name] for name in sent[0]}
+        for name, variable in shared.items():
             with tf.device(variable.device):
-                average = mean([tf.cast(value, variable.dtype) for value in values])
+                average = mean([tf.cast(own[name], variable.dtype) for own in sent])
                 with tf.control_dependencies([average]):
                     means.append(average + decay[name] * self._reads[name] if name in decay else average)
         # A gradient that does not depend on its variable's value could otherwise update it before the step reads it.
         with tf.control_dependencies([tf.group(*self._reads.values())]):
-            return optimizer.apply(shared, means)
+            return optimizer.apply(list(shared.values()), means)
 
     def explain(self, optimizer: str = "sgd") -> Explanation:
         """Returns how data flows."""
@@ -158,23 +150,19 @@ class ClusterParameterServer(OneCopy):
 
     def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[UpdateOp]:
         """Sends the mean over this worker's towers; the chief applies the mean over all workers, or each its own."""
-        names = list(updates[0].gradients)
-        shared = [self._shared[name] for name in names]
-        gradients = [[update.gradients[name] for name in names] for update in updates]
-        means = local_means(gradients, self._place.towers, self._wire_dtype)
+        means = local_means(updates, self._place.towers, self._wire_dtype)
+        shared = {name: self._shared[name] for name in means}
+        variables = list(shared.values())
         state = [operation for tower, update in enumerate(updates) for operation in self._store_state(tower, update)]
         if self._asynchronous:
-            received = []
-            for variable, own in zip(shared, means, strict=True):
-                with tf.device(variable.device):
-                    received.append(tf.cast(own, variable.dtype))
-            return [self._counted([*optimizer.apply(shared, received), *state])]
+            homes = (variable.device for variable in variables)
+            received = on_each(homes, lambda own, like: tf.cast(own, like.dtype), means.values(), variables)
+            return [self._counted([*optimizer.apply(variables, received), *state])]
         operations = [
-            self._gathering.send(name, own, self._shared[name], after=[self._reads[name]])
-            for name, own in zip(names, means, strict=True)
+            self._gathering.send(name, own, shared[name], after=[self._reads[name]]) for name, own in means.items()
         ]
         if self._gathering.is_chief:
-            operations += optimizer.apply(shared, self._gathering.means(names, shared, updates[0].decay))
+            operations += optimizer.apply(variables, self._gathering.means(shared, updates[0].decay))
         return [UpdateOp(self._gathering.end_together([*operations, *state]))]
 
     def explain(self, optimizer: str = "sgd") -> Explanation:
