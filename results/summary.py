@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import operator
 from collections import Counter
@@ -49,7 +50,7 @@ _OF_IMAGES = {"data_set", "pipelined_input"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """All records of one configuration on equal hardware and software.
+    """All records of one configuration on equal hardware, and in a summary on equal software.
 
     Attributes:
         records: in the order of their runs; at least one.
@@ -74,12 +75,18 @@ class Row:
         """Returns the configuration."""
         return self.records[0].config
 
-    def title(self, *, with_batch: bool = True) -> str:
-        """Returns a short label."""
+    @functools.cached_property
+    def title(self) -> str:
+        """A short label."""
+        return ", ".join([self.what, f"batch {self.config.get('batch_per_device')}", *self.differences()])
+
+    @property
+    def what(self) -> str:
+        """Returns the model, the variable manager, the processes and the devices."""
         kind = {"cpu": "CPU device", "gpu": "GPU"}.get(str(self.config.get("device")), "device")
-        processes, batch = processes_of(self.config), f"batch {self.config.get('batch_per_device')}"
+        processes = processes_of(self.config)
         words = [self.model, manager_of(self.config), *([processes] if processes else []), counted(self.devices, kind)]
-        return ", ".join([*words, *([batch] if with_batch else []), *self.differences()])
+        return ", ".join(words)
 
     def setting(self, ignored: Collection[str] = ()) -> str:
         """Returns model, batch, and in what else the row differs from others, but for some fields: a panel's title."""
@@ -94,11 +101,6 @@ class Row:
             *unusual,
             *(f"{name} {value}" for name, value in self.distinct.items() if value and name not in ignored),
         ]
-
-    @property
-    def also(self) -> str:
-        """Returns in what the row differs from others beyond what every label names; may be empty."""
-        return ", ".join(f"{name} {value}" for name, value in self.distinct.items() if value)
 
     @property
     def model(self) -> str:
@@ -171,6 +173,11 @@ class Row:
         return [record for record in self.records if record.status is Status.OK]
 
     @property
+    def rates(self) -> list[float]:
+        """Returns images per second of each valid repeat."""
+        return [rate for record in self.records if (rate := record.rate) is not None]
+
+    @property
     def placement(self) -> Mapping[str, Any]:
         """Returns what is where, and what is sent in a step; a run that was killed does not know it."""
         return next((record.placement for record in self.records if record.placement), {})
@@ -190,13 +197,6 @@ class Row:
     def reason(self) -> str:
         """Returns the reasons of the repeats that are not valid."""
         return " ".join(dict.fromkeys(record.reason for record in self.records if record.reason))
-
-
-def lasting_name(records: Sequence[Record]) -> str:
-    """Returns a name of a configuration's records that depends on no other records, for a history that others keep."""
-    identity, is_interleaved = records[0].identity, any(record.is_interleaved for record in records)
-    alone = Row(records=records, distinct={"steps": "interleaved"} if is_interleaved else {}).title()
-    return f"{alone}, machine {identity.hardware_key[:6]} ({identity.config_key})"
 
 
 def count(config: Mapping[str, Any], name: str, otherwise: int = 1) -> int:

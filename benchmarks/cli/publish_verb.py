@@ -86,7 +86,7 @@ def _print(checked: Checked) -> None:
     warn(*checked.warnings)
     for row in checked.rows if not checked.refusals else ():
         runs = counted(len(row.records), "run")
-        say(f"{row.title()}: {row.measured.text()} images/s, {runs}: valid.")
+        say(f"{row.title}: {row.measured.text()} images/s, {runs}: valid.")
 
 
 VERB = Verb(

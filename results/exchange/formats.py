@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results import store
+from results.gate.findings import lasting_name
 from results.intervals import Interval
 from results.record import Record, strict
 from results.report.contents import Report
-from results.summary import Row, lasting_name, manager_of, summarize
+from results.summary import Row, manager_of, summarize
 from results.text import csv_cell, one_line
 from results.version import SUITE_VERSION
 

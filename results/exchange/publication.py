@@ -99,7 +99,7 @@ def _readme(report: Report) -> list[str]:
     for row in report.rows:
         lines += [
             "",
-            f"{markdown(row.title())}, {counted(len(row.records), 'run')}:",
+            f"{markdown(row.title)}, {counted(len(row.records), 'run')}:",
             "",
             "```",
             row.records[0].command_line,

@@ -33,11 +33,12 @@ from results.gate.decision import (
     supported_threshold,
 )
 from results.gate.findings import Decision, Finding, Findings, Side, Verdict
-from results.gate.rounds import Key, RunGroup, Session, session_of, sessions
+from results.gate.rounds import Key, Session, failures, session_of, sessions
 from results.gate.session_history import change_points
 from results.intervals import Interval, t_quantile
 from results.record import Record, Status
 from results.step_statistics import MAD_TO_SIGMA
+from results.summary import Row
 from results.text import counted, first_few
 
 MOST_SESSIONS = 20
@@ -117,7 +118,7 @@ def check(
     )
 
 
-def _new_sessions(today: Mapping[Key, RunGroup], stored: Mapping[Key, RunGroup]) -> set[str]:
+def _new_sessions(today: Mapping[Key, Row], stored: Mapping[Key, Row]) -> set[str]:
     """Returns the sessions of today's records of which nothing was stored or judged before."""
     newest: dict[str, float] = {}
     for (_, hardware_key), of_store in stored.items():
@@ -132,7 +133,7 @@ def _new_sessions(today: Mapping[Key, RunGroup], stored: Mapping[Key, RunGroup])
     return new - {session_of(record) for of_store in stored.values() for record in of_store.records}
 
 
-def _latest_sessions(of_file: Mapping[Key, RunGroup]) -> set[str]:
+def _latest_sessions(of_file: Mapping[Key, Row]) -> set[str]:
     """Returns the last sessions of the configurations, without those after which one of their configurations ran."""
     last = {key: session_of(group.records[-1]) for key, group in of_file.items()}
     earlier = {
@@ -141,7 +142,7 @@ def _latest_sessions(of_file: Mapping[Key, RunGroup]) -> set[str]:
     return {*last.values()} - earlier or {*last.values()}  # of two sweeps at once, each may have run after the other
 
 
-def _history(of_store: RunGroup | None, of_today: Collection[str]) -> list[Session]:
+def _history(of_store: Row | None, of_today: Collection[str]) -> list[Session]:
     """Returns the stored sessions to judge by."""
     stored = sessions(of_store.records if of_store else [])
     return [session for session in stored if session_of(session.records[0]) not in of_today][-MOST_SESSIONS:]
@@ -150,7 +151,7 @@ def _history(of_store: RunGroup | None, of_today: Collection[str]) -> list[Sessi
 def _finding(
     key: Key, title: str, records: Sequence[Record], history: Sequence[Session], threshold: float | None
 ) -> Finding:
-    today = RunGroup(title=title, records=records)
+    today = Row(records=records)
     limits = SessionLimits([session.images_per_sec for session in history])
     limit = limits.threshold if threshold is None else threshold
     if today.rates:
@@ -160,7 +161,7 @@ def _finding(
         why += f"{key[1]}/{key[0]}.jsonl."
         reason = f"Today has no valid run of it. {rounds.why_failed(records[0]) if records else why}"
         decision = Decision(verdict=Verdict.MISSING, reason=reason)
-    if history and (failed := today.failures):
+    if history and (failed := failures(today)):
         reason = f"{len(failed)} of today's {len(today.records)} runs failed where {len(history)} stored sessions "
         reason += f"ran. {rounds.why_failed(failed[0])}"
         decision = dataclasses.replace(decision, verdict=Verdict.FAILED, reason=reason)

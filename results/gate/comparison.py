@@ -20,9 +20,10 @@ from results.environment import (
 from results.gate import rounds
 from results.gate.decision import FEWEST_ROUNDS, QUIET_THRESHOLD, judge, judge_apart
 from results.gate.findings import Decision, Finding, Findings, Side, Verdict
-from results.gate.rounds import Key, RunGroup
+from results.gate.rounds import Key, failures
 from results.intervals import Interval, geometric_mean
 from results.record import Kind, Record, flat
+from results.summary import Row
 from results.text import counted
 
 _SEPARATE_ROUNDS = (
@@ -61,8 +62,8 @@ def compare(
     _refuse_unlike(mine, others, names)
     findings, apart = [], []
     for key, of_base in mine.items():
-        of_candidate = others.get(key, RunGroup(title="", records=()))
-        paired = rounds.pairs(of_base, of_candidate)
+        of_candidate = others.get(key, Row(records=()))
+        paired = rounds.pairs(of_base.records, of_candidate.records)
         decision = _without_rates(of_base, of_candidate)
         if decision is None:
             apart += [of_base.title] if paired is None else []
@@ -88,7 +89,7 @@ def compare(
     )
 
 
-def differing_in(side: RunGroup, of_base: Iterable[RunGroup], names: tuple[str, str]) -> str:
+def differing_in(side: Row, of_base: Iterable[Row], names: tuple[str, str]) -> str:
     """Returns in what runs differ from those of the base of the same title, if it has some, to follow that."""
     for record in (group.records[0] for group in of_base if group.title == side.title):
         machines = differences(hardware(record), hardware(side.records[0]), names)
@@ -96,10 +97,10 @@ def differing_in(side: RunGroup, of_base: Iterable[RunGroup], names: tuple[str, 
     return ""
 
 
-def _without_rates(base: RunGroup, candidate: RunGroup) -> Decision | None:
+def _without_rates(base: Row, candidate: Row) -> Decision | None:
     """Returns the decision if a side has failed or has too few rounds; None if rates must decide."""
     counts = len(base.rates), len(candidate.rates)
-    failed, failed_in_base = candidate.failures, base.failures
+    failed, failed_in_base = failures(candidate), failures(base)
     if not candidate.records:
         return Decision(verdict=Verdict.MISSING, reason="The candidate has no run of it on this hardware.")
     if not base.rates:
@@ -125,7 +126,7 @@ def _without_rates(base: RunGroup, candidate: RunGroup) -> Decision | None:
     return None
 
 
-def _judged(base: RunGroup, candidate: RunGroup, paired: Sequence[tuple[float, float]], threshold: float) -> Decision:
+def _judged(base: Row, candidate: Row, paired: Sequence[tuple[float, float]], threshold: float) -> Decision:
     if len(paired) >= FEWEST_ROUNDS:
         ratios = [math.log(other) - math.log(mine) for mine, other in paired]
         return judge(ratios, threshold=threshold, fresh=len(ratios) // 2)
@@ -133,7 +134,7 @@ def _judged(base: RunGroup, candidate: RunGroup, paired: Sequence[tuple[float, f
     return judge_apart(*logs, threshold=threshold)
 
 
-def _finding(base: RunGroup, candidate: RunGroup, threshold: float, decision: Decision) -> Finding:
+def _finding(base: Row, candidate: Row, threshold: float, decision: Decision) -> Finding:
     mine, other = (geometric_mean(side.rates) if side.rates else None for side in (base, candidate))
     if decision.change is None and mine is not None and other is not None:
         decision = dataclasses.replace(decision, change=Interval(other / mine - 1))
@@ -141,8 +142,8 @@ def _finding(base: RunGroup, candidate: RunGroup, threshold: float, decision: De
     return decision.finding(base.title, base.records, threshold, *sides)
 
 
-def _how_it_ended(side: RunGroup) -> str:
-    ended = [*side.failures, *(record for record in side.records if record.rate is None)]
+def _how_it_ended(side: Row) -> str:
+    ended = [*failures(side), *(record for record in side.records if record.rate is None)]
     return rounds.why_failed(ended[0])
 
 
@@ -170,7 +171,7 @@ def notes_on_differences(
             return
 
 
-def _refuse_unlike(base: Mapping[Key, RunGroup], candidate: Mapping[Key, RunGroup], names: tuple[str, str]) -> None:
+def _refuse_unlike(base: Mapping[Key, Row], candidate: Mapping[Key, Row], names: tuple[str, str]) -> None:
     """Checks that both sides ran at least one configuration on equal hardware; `names` are the sides in messages.
 
     Raises:

@@ -13,7 +13,7 @@ import msgspec
 from results.intervals import Interval
 from results.measurement import Count
 from results.record import Record
-from results.summary import lasting_name
+from results.summary import Row
 
 # Images per second, and the number of valid rounds.
 Rates = tuple[float | None, int]
@@ -66,6 +66,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     candidate_images_per_sec: _Amount | None
     base_rounds: Count
     candidate_rounds: Count
+
+
+def lasting_name(records: Sequence[Record]) -> str:
+    """Returns a name of a configuration's records that depends on no other records, for a history that others keep."""
+    identity, is_interleaved = records[0].identity, any(record.is_interleaved for record in records)
+    alone = Row(records=records, distinct={"steps": "interleaved"} if is_interleaved else {}).title
+    return f"{alone}, machine {identity.hardware_key[:6]} ({identity.config_key})"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

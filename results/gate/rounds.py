@@ -10,33 +10,15 @@ from collections.abc import Collection, Iterable, Sequence
 from msgspec.structs import replace
 
 from results.record import Kind, Record, Status, key_of
-from results.summary import grouped, summarize
+from results.summary import Row, grouped, summarize
 
 # config_key and hardware_key.
 Key = tuple[str, str]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunGroup:
-    """The runs of one configuration on equal hardware.
-
-    Attributes:
-        title: what was run, in few words, and how it differs from other groups.
-        records: in the order in which they ended; none if a side lacks the configuration.
-    """
-
-    title: str
-    records: Sequence[Record]
-
-    @property
-    def rates(self) -> list[float]:
-        """Returns images per second of the valid rounds."""
-        return [rate for record in self.records if (rate := record.rate) is not None]
-
-    @property
-    def failures(self) -> list[Record]:
-        """Returns the records of runs that crashed, hung, ran out of memory or had invalid numbers."""
-        return [record for record in self.records if record.rate is None and is_evidence(record)]
+def failures(row: Row) -> list[Record]:
+    """Returns the records of runs that crashed, hung, ran out of memory or had invalid numbers."""
+    return [record for record in row.records if record.rate is None and is_evidence(record)]
 
 
 def is_evidence(record: Record) -> bool:
@@ -80,8 +62,11 @@ def _completed(record: Record, data_sets: Collection[str], keys: Collection[str]
     return record if own is None else replace(record, identity=replace(record.identity, config_key=own))
 
 
-def group(records: Iterable[Record]) -> dict[Key, RunGroup]:
-    """Returns the runs of each configuration and hardware, in the order of their first records."""
+def group(records: Iterable[Record]) -> dict[Key, Row]:
+    """Returns the runs of each configuration and hardware, in the order of their first records.
+
+    A row has its runs in the order in which they ended, of whatever software, and its title; nothing is summed up.
+    """
     runs = (record for record in records if record.kind is Kind.RUN)
     groups = grouped(runs, lambda record: (record.identity.config_key, record.identity.hardware_key))
     # One record of each is enough to tell them apart, so that each becomes a row of its own. The software of one is not
@@ -89,23 +74,24 @@ def group(records: Iterable[Record]) -> dict[Key, RunGroup]:
     firsts = (members[0] for members in groups.values())
     rows = summarize(replace(first, identity=replace(first.identity, software_key="")) for first in firsts)
     return {
-        key: RunGroup(title=row.title(), records=sorted(members, key=lambda record: record.ended))
+        key: Row(records=sorted(members, key=lambda record: record.ended), distinct=row.distinct)
         for (key, members), row in zip(groups.items(), rows, strict=True)
     }
 
 
-def pairs(base: RunGroup, candidate: RunGroup) -> list[tuple[float, float]] | None:
+def pairs(base: Sequence[Record], candidate: Sequence[Record]) -> list[tuple[float, float]] | None:
     """Returns the rates of interleaved rounds, base and candidate of each pair; None if they were not interleaved.
 
-    Rounds are interleaved if time cuts the runs into blocks of one run of each side, in either order; the last run may
-    lack its partner. A pair with an invalid run is left out. Times are those of ends, in seconds: runs of different
-    blocks that end in the same second count as ordered only if both sides name a common session.
+    Both sides are in the order in which they ended. Rounds are interleaved if time cuts the runs into blocks of one run
+    of each side, in either order; the last run may lack its partner. A pair with an invalid run is left out. Times are
+    those of ends, in seconds: runs of different blocks that end in the same second count as ordered only if both sides
+    name a common session.
     """
-    if abs(len(base.records) - len(candidate.records)) > 1:
+    if abs(len(base) - len(candidate)) > 1:
         return None
-    first_ids, second_ids = ({record.identity.session_id for record in side.records} for side in (base, candidate))
+    first_ids, second_ids = ({record.identity.session_id for record in side} for side in (base, candidate))
     may_tie = bool(first_ids & second_ids - {""})
-    blocks = list(itertools.zip_longest(base.records, candidate.records))
+    blocks = list(itertools.zip_longest(base, candidate))
     times = [[record.ended for record in block if record is not None] for block in blocks]
     for earlier, later in itertools.pairwise(times):
         if max(earlier) > min(later) or (max(earlier) == min(later) and not may_tie):

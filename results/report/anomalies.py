@@ -30,7 +30,7 @@ def anomalies(rows: Sequence[Row]) -> list[str]:
             sentences = [f"no valid result ({row.status}). {row.reason}".strip()]
         else:
             sentences = [*([f"{row.status}. {row.reason}"] if row.reason else []), *_anomalies(row, siblings)]
-        found += [(sentence, row.title()) for sentence in sentences]
+        found += [(sentence, row.title) for sentence in sentences]
     return [
         f"{kind[0][1]}{f' and {len(kind) - 1} more' if len(kind) > 1 else ''}: {_merged([one for one, _ in kind])}"
         for kind in _kinds(found)
@@ -53,7 +53,7 @@ def _anomalies(row: Row, siblings: Siblings) -> Iterator[str]:
     if unlike := unlike_variables([record.environment for record in row.valid]):
         yield f"its repeats have unlike environment variables ({', '.join(unlike)}): {_SELECT}"
     yield from _of_scaling(row)
-    rates = [rate for record in row.records if (rate := record.rate)]
+    rates = row.rates
     if len(rates) >= 3:
         middle = statistics.median(rates)
         off = max(rates, key=lambda rate: abs(rate - middle))

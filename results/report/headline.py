@@ -109,7 +109,7 @@ def settings(rows: Sequence[Row], most_distinct: int = _MOST_DISTINCT) -> tuple[
     """
     names = list(dict.fromkeys(name for row in rows for name in row.distinct))
     if len(names) > most_distinct:
-        distinct = [Column("also", False, lambda row: row.also)]
+        distinct = [Column("also", False, _also)]
     else:
         distinct = [_distinct(name, rows) for name in names]
     differing, common = [], []
@@ -120,6 +120,10 @@ def settings(rows: Sequence[Row], most_distinct: int = _MOST_DISTINCT) -> tuple[
         elif values - {""}:
             common.append(f"{column.name} {values.pop()}")
     return differing, common
+
+
+def _also(row: Row) -> str:
+    return ", ".join(f"{name} {value}" for name, value in row.distinct.items() if value)
 
 
 def _distinct(name: str, rows: Sequence[Row]) -> Column:
@@ -142,7 +146,7 @@ def labels(rows: Sequence[Row]) -> list[str]:
         words = [", ".join(filter(None, both)) for both in zip(words, cells, strict=True)]
         if len(set(words)) == len(rows):
             return words
-    return [row.title() for row in rows]
+    return [row.title for row in rows]
 
 
 def _as_label(column: Column, row: Row) -> str:
@@ -184,4 +188,4 @@ def lines(rows: Sequence[Row]) -> list[str]:
 
 def reasons(rows: Sequence[Row]) -> list[str]:
     """Returns a line for each row with a run that is not valid."""
-    return [f"{row.title()}: {row.status}. {row.reason}" for row in rows if row.reason]
+    return [f"{row.title}: {row.status}. {row.reason}" for row in rows if row.reason]

@@ -117,7 +117,7 @@ def batches(rows: Sequence[Row]) -> Figure | None:
     """Rate against the batch per device: a line per setting."""
 
     def label(row: Row) -> str:
-        return figures.wrapped(row.title(with_batch=False))
+        return figures.wrapped(", ".join([row.what, *row.differences()]))
 
     training = [row for row in figures.valid_training(rows) if isinstance(row.config.get("batch_per_device"), int)]
     lines = figures.grouped(training, label, figures.MOST_LINES, lambda row: row.config.get("batch_per_device"))

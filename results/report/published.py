@@ -205,7 +205,7 @@ def standings(rows: Sequence[Row], tables: Sequence[FigureTable]) -> list[tuple[
         near = [] if own_gpu else [pair for pair in _nearest(row, tables) if not theirs or row.gpu == pair[0].gpu != ""]
         nearest = f"nearest figures, not compared: {'; '.join(_near(row, *pair) for pair in near)}." if near else ""
         if not theirs:
-            sentences += [(row.title(), nearest)] if nearest else []
+            sentences += [(row.title, nearest)] if nearest else []
             continue
         slower = [figure for figure in theirs if figure.images_per_sec <= row.rate]
         around = [*slower[-1:], *theirs[len(slower) :][:1]]
@@ -215,7 +215,7 @@ def standings(rows: Sequence[Row], tables: Sequence[FigureTable]) -> list[tuple[
         standing = (
             f"rank {ranks} of {len(theirs) + 1} ({counted(len(theirs), 'comparable machine')} and yours): {words}."
         )
-        sentences.append((row.title(), f"{standing} {nearest[:1].upper()}{nearest[1:]}".rstrip()))
+        sentences.append((row.title, f"{standing} {nearest[:1].upper()}{nearest[1:]}".rstrip()))
     return sentences
 
 

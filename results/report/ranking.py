@@ -11,7 +11,6 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 
 from results.gate import rounds
-from results.gate.rounds import RunGroup
 from results.intervals import is_faster
 from results.record import differing, flags_of_command
 from results.report.headline import ps_megabytes_per_sec
@@ -134,7 +133,7 @@ def paired_rates(one: Row, other: Row) -> list[tuple[float, ...]]:
 
     If one ran first and the other later, a drift of the machine would make all pairs differ alike.
     """
-    pairs = rounds.pairs(*(RunGroup(title="", records=row.records) for row in (one, other))) or []
+    pairs = rounds.pairs(one.records, other.records) or []
     return list(zip(*pairs, strict=True)) if len(pairs) == len(one.records) == len(other.records) else []
 
 
@@ -147,7 +146,7 @@ def notes_on_turns(rows: Sequence[Row]) -> list[str]:
             for row in rivals:
                 first, second = sorted([record.ended for record in each.valid] for each in (best, row))
                 if min(len(first), len(second)) > 1 and max(first) < min(second) and beats(best, row):
-                    pairs.append(f"{best.title()} and {row.title()}")
+                    pairs.append(f"{best.title} and {row.title}")
     drift = "All repeats of one ended before those of the other, so a drift of the machine would look like a difference"
     return [f"{drift}: {first_few(pairs)}. `sweep --repeats` and `ab` alternate."] if pairs else []
 
@@ -188,7 +187,7 @@ def _differing_flags(rows: Sequence[Row]) -> list[tuple[Row, str]]:
     words = list(map(_flags, rows))
     common = set.intersection(*map(set, words))
     return [
-        (row, " ".join(word for word in flags if word not in common) or row.title())
+        (row, " ".join(word for word in flags if word not in common) or row.title)
         for row, flags in zip(rows, words, strict=True)
     ]
 

@@ -146,7 +146,7 @@ def _published(rows: Sequence[Row], tables: Sequence[published.FigureTable]) -> 
     pairs = ((row, figure) for row in rows for table in tables for figure in published.beside(row, table))
     cells = [
         [
-            row.title(),
+            row.title,
             row.measured.rounded(),
             row.measured.range(),
             figure.where,
@@ -181,7 +181,7 @@ def _placements(rows: Sequence[Row]) -> list[SideTable]:
     """Returns where variables are and gradients are summed, and what crosses between devices, of runs with towers."""
 
     def of_all(table_of: Callable[[Mapping[str, Any]], Table]) -> Table:
-        lines = ([row.title(), *line] for row in rows for line in table_of(row.placement).rows)
+        lines = ([row.title, *line] for row in rows for line in table_of(row.placement).rows)
         return Table(("run", *table_of({}).columns), list(itertools.islice(lines, _MOST_ROWS)), table_of({}).numbers)
 
     note = "Between devices and processes: by formula, and in a step traced after the measured ones. The formula is "

@@ -23,7 +23,7 @@ def verdict(rows: Sequence[Row]) -> str:
     if len(rated) == 1:
         (row,) = rated
         once = "one run" if len(row.valid) == 1 else f"{len(row.valid)} runs of one setting"
-        return f"{row.title()}: {row.measured.text()} images/s; {once}: nothing to compare."
+        return f"{row.title}: {row.measured.text()} images/s; {once}: nothing to compare."
     groups = ranking.ranking_groups(rows)
     models = {group.model for group in groups}
     said = [sentence for group in groups if not group.differs if (sentence := _of_group(group, len(models) > 1))]

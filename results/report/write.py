@@ -67,7 +67,7 @@ def html(report: Report, drawings: Sequence[tuple[Plot, str]], sources: Sequence
         report=report,
         results=table,
         rows=[
-            {"cells": cells, "failed": _failed(row), "command": row.records[0].command_line, "label": row.title()}
+            {"cells": cells, "failed": _failed(row), "command": row.records[0].command_line, "label": row.title}
             for row, cells in list(zip(rows, table.rows, strict=True))[:_STATIC_ROWS]
         ],
         total=len(rows),

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from results.exchange import formats
 from results.exchange.frame import Results
+from results.gate.findings import lasting_name
 from results.record import STEPS_PER_SLICE, Record, Status
-from results.summary import lasting_name, summarize
+from results.summary import summarize
 from tests.support.records import at_minutes, fake_run, golden_records
 
 MACHINE = fake_run().identity.hardware_key[:6]
