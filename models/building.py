@@ -11,6 +11,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -68,8 +69,11 @@ class Model:
 
     def descriptions_of(self, variables: Iterable[keras.Variable]) -> list[ModelVariable]:
         """Returns the descriptions of some of the Keras model's variables, in their order."""
-        described = {id(own): each for own, each in zip(ordered(self.keras_model), self.variables, strict=True)}
-        return [described[id(variable)] for variable in variables]
+        return [self._described[id(variable)] for variable in variables]
+
+    @functools.cached_property
+    def _described(self) -> dict[int, ModelVariable]:
+        return {id(own): each for own, each in zip(ordered(self.keras_model), self.variables, strict=True)}
 
     def call(
         self, values: Sequence[tf.Tensor], images: tf.Tensor, *, training: bool

@@ -21,7 +21,7 @@ from torch import fx, nn
 from torch.nn import functional
 
 from models.attention import ClassTokenAndPositions, DotProductAttention
-from models.building import Model, ordered
+from models.building import Model
 from models.convolutions import DepthwiseConvolution, SymmetricConvolution
 from models.keras_private import number_of_calls
 from models.layers import FusedBatchNorm, LocalResponseNorm, Pool
@@ -69,7 +69,6 @@ def convert(model: Model) -> TorchModel:
         UnusableModelError: the model has a layer that has no counterpart here.
     """
     keras_model = model.keras_model
-    described = {id(own): facts for own, facts in zip(ordered(keras_model), model.variables, strict=True)}
     root, graph, tensors = nn.Module(), fx.Graph(), {}
     nodes: dict[int, fx.Node] = {id(keras_model.inputs[0]): graph.placeholder("images")}
     is_mixed = any(getattr(layer, "compute_dtype", "") in _SIXTEEN_BITS for layer in keras_model.layers)
@@ -83,8 +82,7 @@ def convert(model: Model) -> TorchModel:
         arguments = [nodes[id(tensor)] for tensor in keras.tree.flatten(operation.input)]
         nodes[id(operation.output)] = graph.call_module(name, tuple(arguments))
         variables = getattr(operation, "variables", ())
-        for variable in variables:
-            facts = described[id(variable)]
+        for variable, facts in zip(variables, model.descriptions_of(variables), strict=True):
             if facts.kind != "tower_state":  # PyTorch has its own seed of dropout
                 attribute, view = made.weights[variable.path.rsplit("/", 1)[-1]]
                 tensors[facts.name] = (f"{name}.{prefix}{attribute}", view)
@@ -145,15 +143,10 @@ def _kernel(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.permute(2, 3, 1, 0)
 
 
-def _size(layer: Any) -> tuple[int, int]:
-    shape = layer.input.shape
-    first = layer.data_format in ("channels_first", "NCHW")
-    return (shape[2], shape[3]) if first else (shape[1], shape[2])
-
-
-def _channels(layer: Any) -> int:
-    shape = layer.input.shape
-    return int(shape[1] if layer.data_format in ("channels_first", "NCHW") else shape[-1])
+def _image_shape(layer: Any) -> tuple[int, int, int]:
+    """Returns channels, height and width of the images that a layer takes, in either layout."""
+    first, second, third = layer.input.shape[1:]
+    return (first, second, third) if layer.data_format in ("channels_first", "NCHW") else (third, first, second)
 
 
 def _margins(size: Iterable[int], kernel: Iterable[int], strides: Iterable[int], padding: str) -> list[tuple[int, int]]:
@@ -171,7 +164,7 @@ def _margins(size: Iterable[int], kernel: Iterable[int], strides: Iterable[int],
 
 def _padded(layer: Any, padding: str) -> tuple[nn.Module | None, tuple[int, int]]:
     """Returns a module that pads unequal margins, and the padding that a convolution does by itself."""
-    rows, columns = _margins(_size(layer), layer.kernel_size, layer.strides, padding)
+    rows, columns = _margins(_image_shape(layer)[1:], layer.kernel_size, layer.strides, padding)
     if rows[0] == rows[1] and columns[0] == columns[1]:
         return None, (rows[0], columns[0])
     return nn.ZeroPad2d((*columns, *rows)), (0, 0)
@@ -179,7 +172,7 @@ def _padded(layer: Any, padding: str) -> tuple[nn.Module | None, tuple[int, int]
 
 def _convolution(layer: Any, filters: int, groups: int, kernel: _View) -> _Made:
     before, padding = _padded(layer, "symmetric" if isinstance(layer, SymmetricConvolution) else layer.padding)
-    channels = _channels(layer)
+    channels, *_ = _image_shape(layer)
     module = nn.Conv2d(channels, filters, layer.kernel_size, layer.strides, padding, groups=groups, bias=layer.use_bias)
     return _Made(module, {"kernel": ("weight", kernel), "bias": ("bias", _as_is)}, before)
 
@@ -189,7 +182,7 @@ def _ordinary(layer: Any) -> _Made:
 
 
 def _depthwise(layer: Any) -> _Made:
-    channels, multiplier = _channels(layer), layer.depth_multiplier
+    (channels, *_), multiplier = _image_shape(layer), layer.depth_multiplier
 
     def kernel(tensor: torch.Tensor) -> torch.Tensor:  # [channels * multiplier, 1, height, width]
         return tensor.unflatten(0, (channels, multiplier)).squeeze(2).permute(2, 3, 0, 1)
@@ -198,14 +191,14 @@ def _depthwise(layer: Any) -> _Made:
 
 
 def _batch_norm(layer: FusedBatchNorm) -> _Made:
-    module = nn.BatchNorm2d(_channels(layer), eps=layer.epsilon, momentum=1.0 - layer.momentum)
+    module = nn.BatchNorm2d(_image_shape(layer)[0], eps=layer.epsilon, momentum=1.0 - layer.momentum)
     names = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
     return _Made(module, {ours: (theirs, _as_is) for ours, theirs in names.items()})
 
 
 def _pool(layer: Pool) -> _Made:
     kernel, strides = (layer.size,) * 2, (layer.stride,) * 2
-    rows, columns = _margins(_size(layer), kernel, strides, layer.padding)
+    rows, columns = _margins(_image_shape(layer)[1:], kernel, strides, layer.padding)
     unequal = rows[0] != rows[1] or columns[0] != columns[1]
     if unequal and layer.stride == 1:
         raise UnusableModelError(f"its pool '{layer.name}' pads unequally without a stride, which is not converted.")
