@@ -78,13 +78,13 @@ class Evaluator:
             self._totals = tf.add_n(totals)
         self.images_per_step = sum(batch.labels.shape[0] for batch in images.towers)
 
-    def steps(self, session: tf.compat.v1.Session) -> Iterator[np.ndarray]:
-        """Begins a pass over the images, and yields the totals of each step, as `_totals`, until there are no more.
+    def steps(self, session: tf.compat.v1.Session) -> Iterator[tuple[np.ndarray, float]]:
+        """Begins a pass over the images, and yields the totals of each step, as `_totals`, and the seconds it took.
 
         Raises:
             DataError: a record cannot be read, or none can be used.
         """
-        total = 0.0
+        total, begin = 0.0, time.perf_counter()
         try:
             self._deadlines.preparation("An evaluation's first images")
             for operation in self._input.initializers:
@@ -96,7 +96,8 @@ class Evaluator:
                 images = totals[0]
                 total += images
                 if images:
-                    yield totals
+                    yield totals, time.perf_counter() - begin
+                    begin = time.perf_counter()
         except tf.errors.OpError as error:
             self._deadlines.none()  # explaining the error may take longer than the limit
             raise self._input.translate(error, self._num_classes) from error
@@ -112,7 +113,7 @@ class Evaluator:
 
     def evaluate(self, session: tf.compat.v1.Session) -> dict[str, Any]:
         """Returns the result of a pass over the images."""
-        return result_of(np.sum([*self.steps(session)], axis=0))
+        return result_of(np.sum([totals for totals, _ in self.steps(session)], axis=0))
 
 
 def _values(model: Model, weights: Mapping[str, Sequence[tf.Variable]]) -> list[tf.Tensor]:
@@ -269,22 +270,16 @@ def _measured(evaluator: Evaluator, session: tf.compat.v1.Session, log: RunLog, 
     One more is taken before: in it TensorFlow optimises the graph. If nothing else is left, the first is measured.
     """
 
-    def timed() -> Iterator[tuple[np.ndarray, float]]:
-        begin = time.perf_counter()
-        for batch in evaluator.steps(session):
-            yield batch, time.perf_counter() - begin
-            begin = time.perf_counter()
-
     def note(phase: Phase, batch: np.ndarray, seconds: float) -> None:
         phase.add(Taken(seconds, result_of(batch)["loss"], ended_at=time.perf_counter()))
         display.after_step(phase)
 
     display.phase(FIRST_STEP, 1)
-    note(log.first, *next(timed()))
+    note(log.first, *next(evaluator.steps(session)))
     display.phase("measuring", None)
     log.opened_at = begin = time.perf_counter()
     with log.telemetry or contextlib.nullcontext():
-        steps = timed()
+        steps = evaluator.steps(session)
         first = totals, _ = next(steps)
         log.images_per_step = int(totals[0])
         for batch, seconds in steps:

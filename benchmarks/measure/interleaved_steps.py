@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.console import in_words, warn
 from benchmarks.errors import OverdueError
-from benchmarks.process.deadlines import PREPARATION_FACTOR
+from benchmarks.process.deadlines import NO_DEADLINES, PREPARATION_FACTOR, Deadlines
 from results.record import STEPS_PER_SLICE
 
 _VARIABLE = "CNN_BENCH_TIME_SLICES"
@@ -80,25 +80,26 @@ def inherited() -> tuple[int, bool] | None:
 class TimeSlices:
     """One run's side, connected to the other run's; `begins` is that with the first time slice.
 
-    Each method raises OverdueError if the other run is silent for too long.
+    Each method raises OverdueError if the other run is silent for too long. While it waits there is no other deadline.
 
     Attributes:
         steps_per_slice: steps of a slice, equal on both sides; None before `begin`, and if the other never came.
     """
 
-    def __init__(self, connection: socket.socket, *, begins: bool, step_timeout_seconds: float = 0.0) -> None:
+    def __init__(self, connection: socket.socket, *, begins: bool, deadlines: Deadlines = NO_DEADLINES) -> None:
         self.steps_per_slice: int | None = None
         self._lines = connection.makefile("rb")
         self._connection = connection
-        self._step_timeout_seconds = step_timeout_seconds
+        self._deadlines = deadlines
         self._is_alone = False
         self._begins = begins
         self._steps = 0
 
     def begin(self, steps: int, step_seconds: float) -> None:
         """Waits for the other run, and for the first of the slices of this one's `steps`, each of about so long."""
+        self._deadlines.none()
         self._send(json.dumps([steps, step_seconds]).encode() + b"\n")
-        limit = max(_LEAST_START_SECONDS, PREPARATION_FACTOR * self._step_timeout_seconds)
+        limit = max(_LEAST_START_SECONDS, PREPARATION_FACTOR * self._deadlines.step_timeout_seconds)
         warn(f"Waiting for the other run of this pair to be ready, for at most {in_words(limit)}.")
         self._wait_at_most(limit)
         line = self._heard(self._lines.readline)
@@ -108,12 +109,13 @@ class TimeSlices:
         other_steps, other_seconds = json.loads(line)
         of_time = _SECONDS_PER_SLICE / max(step_seconds, other_seconds)
         self.steps_per_slice = max(1, int(min(of_time, steps / _FEWEST_SLICES, other_steps / _FEWEST_SLICES)))
-        self._wait_at_most(max(_LEAST_SLICE_SECONDS, self._step_timeout_seconds))
+        self._wait_at_most(max(_LEAST_SLICE_SECONDS, self._deadlines.step_timeout_seconds))
         if not self._begins:
             self._await_slice()
 
     def after_step(self) -> None:
         """At the end of a slice, passes on and waits for the next one."""
+        self._deadlines.none()
         self._steps += 1
         if self.steps_per_slice and self._steps % self.steps_per_slice == 0:
             self._pass_on()
@@ -161,7 +163,7 @@ class TimeSlices:
 
 
 @contextlib.contextmanager
-def taken(possible: bool, step_timeout_seconds: float) -> Iterator[TimeSlices | None]:
+def taken(possible: bool, deadlines: Deadlines) -> Iterator[TimeSlices | None]:
     """Yields this run's side while it measures; None if it was started alone, or interleaving is not `possible`."""
     found = inherited()
     if found is None:
@@ -170,7 +172,7 @@ def taken(possible: bool, step_timeout_seconds: float) -> Iterator[TimeSlices | 
     number, begins = found
     connection = socket.socket(fileno=number)
     connection.set_inheritable(False)
-    own = TimeSlices(connection, begins=begins, step_timeout_seconds=step_timeout_seconds)
+    own = TimeSlices(connection, begins=begins, deadlines=deadlines)
     try:
         if not possible:
             own.leave()

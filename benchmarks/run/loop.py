@@ -7,7 +7,7 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from benchmarks.callbacks.callback import Callbacks
 from benchmarks.cluster.member import Team
@@ -70,9 +70,15 @@ def measure(
         stepper.forget()
     if length.at_least_seconds is not None:
         display.note(f"Measuring {steps} steps: {config.reasons['num_batches']}.")
-    interleaved = _interleaved(interleaves, processes.step_timeout_seconds, steps, log, team)
-    with interleaved as after_step, log.telemetry or contextlib.nullcontext():
-        take_steps("measuring", steps, log.measured, *after_step)
+    with interleaved_steps.taken(interleaves, team.deadlines) as slices, log.telemetry or contextlib.nullcontext():
+        if slices is None:
+            take_steps("measuring", steps, log.measured)
+        else:
+            # The shortest step: the others were slowed down by the start of the other run.
+            slices.begin(steps, min(log.warmup.step_seconds or log.first.step_seconds))
+            log.steps_per_slice = slices.steps_per_slice
+            take_steps("measuring", steps, log.measured, lambda _: slices.after_step())
+            slices.finish()
     log.observe(peak_host_memory_bytes=largest_resident_bytes())  # before what follows the steps
     team.deadlines.none()
 
@@ -82,29 +88,6 @@ def measure_reference(config: Config, stepper: Stepper, log: RunLog, display: Di
     epochs = Epochs(images_per_epoch(config.workload.model, None), config.batch_global)
     measure(config, plan(config.length, epochs, config.steps_per_round), stepper, log, display, team, Callbacks(team))
     team.deadlines.preparation("Checking the variables after the run")
-
-
-@contextlib.contextmanager
-def _interleaved(
-    is_possible: bool, step_timeout_seconds: float, steps: int, log: RunLog, team: Team
-) -> Iterator[list[Callable[[Phase], None]]]:
-    """Yields what to call after each measured step so that another run has its time slices."""
-    with interleaved_steps.taken(is_possible, step_timeout_seconds) as slices:
-        if slices is None:
-            yield []
-            return
-        team.deadlines.none()  # from here on the time slices set the deadlines
-        # The shortest step: the others were slowed down by the start of the other run.
-        shortest = min(log.warmup.step_seconds or log.first.step_seconds)
-        slices.begin(steps, shortest)
-        log.steps_per_slice = slices.steps_per_slice
-
-        def after_step(phase: Phase) -> None:
-            team.deadlines.none()
-            slices.after_step()
-
-        yield [after_step]
-        slices.finish()
 
 
 def _steps_to_measure(planned: int, at_least_seconds: float | None, log: RunLog, steps_per_round: int) -> int:

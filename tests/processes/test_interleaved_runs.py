@@ -20,6 +20,7 @@ from msgspec.structs import replace
 sys.path.insert(0, ROOT)
 from benchmarks.errors import OverdueError
 from benchmarks.measure import interleaved_steps
+from benchmarks.process.deadlines import Deadlines
 from results.record import Status
 from tests.support import fake_runs
 
@@ -28,7 +29,7 @@ if STOPS:
 run = fake_runs.FakeRun(sys.argv)
 record = fake_runs.record_of(run)
 try:
-    with interleaved_steps.taken(run.config.can_interleave, 1.0) as own:
+    with interleaved_steps.taken(run.config.can_interleave, Deadlines(step_timeout_seconds=1.0)) as own:
         if sys.argv[1] == STOPS and AT == 0:
             os.kill(os.getpid(), signal.SIGSTOP)
         own.begin(20, 0.001)

@@ -16,6 +16,7 @@ from benchmarks.config.config import Config
 from benchmarks.machine import provenance
 from benchmarks.machine.provenance import Provenance
 from benchmarks.measure.interleaved_steps import TimeSlices
+from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.subprocesses import Command, ExitInfo
 from results.measurement import Measurement, derive
 from results.record import Record, Status
@@ -100,7 +101,8 @@ def _time_slices(command: Command) -> TimeSlices | None:
     if not command.hands_over:
         return None
     (connection,) = command.hands_over
-    return TimeSlices(connection, begins=command.variables["CNN_BENCH_TIME_SLICES"].endswith(":first"))
+    begins = command.variables["CNN_BENCH_TIME_SLICES"].endswith(":first")
+    return TimeSlices(connection, begins=begins, deadlines=Deadlines(step_timeout_seconds=0.0))
 
 
 def record_of(run: FakeRun, *, step_seconds: float = 0.1) -> Record:

@@ -12,11 +12,12 @@ import pytest
 from benchmarks.errors import OverdueError
 from benchmarks.measure import interleaved_steps
 from benchmarks.measure.interleaved_steps import TimeSlices
+from benchmarks.process.deadlines import Deadlines
 from tests.support.commands import Records, RunBench
 from tests.support.settings import resolve
 
 _JOIN_SECONDS = 60.0
-STEP_TIMEOUT = 600.0
+STEPS, SHORTEST = Deadlines(step_timeout_seconds=600.0), Deadlines(step_timeout_seconds=0.0)
 
 
 class Pair:
@@ -26,8 +27,8 @@ class Pair:
         first, second = interleaved_steps.pair()
         self.sockets = {"a": first.socket, "b": second.socket}
         self.sides = {
-            "a": TimeSlices(first.socket, begins=first.begins),
-            "b": TimeSlices(second.socket, begins=second.begins),
+            "a": TimeSlices(first.socket, begins=first.begins, deadlines=SHORTEST),
+            "b": TimeSlices(second.socket, begins=second.begins, deadlines=SHORTEST),
         }
         self.taken: list[str] = []
         self._threads: list[threading.Thread] = []
@@ -146,7 +147,7 @@ def test_how_long_the_other_side_is_waited_for(
     step_timeout: float, waits: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = interleaved_steps.pair()
-    own = TimeSlices(first.socket, begins=True, step_timeout_seconds=step_timeout)
+    own = TimeSlices(first.socket, begins=True, deadlines=Deadlines(step_timeout_seconds=step_timeout))
     waited: list[float] = []
     monkeypatch.setattr(own, "_wait_at_most", waited.append)
     second.socket.sendall(b"[20, 0.01]\n")
@@ -162,7 +163,7 @@ def test_a_run_without_a_socket_takes_no_slices(said: str | None, monkeypatch: p
     if said is not None:
         monkeypatch.setenv("CNN_BENCH_TIME_SLICES", said)
     assert interleaved_steps.inherited() is None
-    with interleaved_steps.taken(True, STEP_TIMEOUT) as own:
+    with interleaved_steps.taken(True, STEPS) as own:
         assert own is None
 
 
@@ -177,7 +178,7 @@ def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[TimeSlices]:
 
 def test_a_run_that_cannot_pause_leaves_the_other_alone(peer: TimeSlices) -> None:
     assert interleaved_steps.inherited() is not None
-    with interleaved_steps.taken(False, STEP_TIMEOUT) as mine:
+    with interleaved_steps.taken(False, STEPS) as mine:
         assert mine is None
         peer.begin(10, 0.01)  # would wait for ever
     assert peer.steps_per_slice is None
@@ -203,7 +204,7 @@ def test_which_runs_pause_between_steps(words: str, pauses: bool) -> None:
 def test_a_failure_does_not_wait_for_the_other(peer: TimeSlices) -> None:
     thread = threading.Thread(target=peer.begin, args=(10, 0.01))
     thread.start()
-    with pytest.raises(ValueError, match="broken"), interleaved_steps.taken(True, STEP_TIMEOUT) as mine:
+    with pytest.raises(ValueError, match="broken"), interleaved_steps.taken(True, STEPS) as mine:
         assert mine is not None
         mine.begin(10, 0.01)
         raise ValueError("broken")
