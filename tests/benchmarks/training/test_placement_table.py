@@ -25,6 +25,7 @@ def _table(manager: str, optimizer: str, shared_on: str, **modifiers: bool) -> d
         return placement_table(made, plan, training=True, variables=model.variables)
 
 
+@pytest.mark.row("S3.11")
 @pytest.mark.parametrize(("optimizer", "slots"), [("sgd", 0), ("momentum", 1), ("rmsprop", 2), ("adam", 2)])
 def test_copies_and_their_slots_are_on_every_tower(optimizer: str, slots: int) -> None:
     table = _table("replicated", optimizer, "cpu")
@@ -37,6 +38,7 @@ def test_copies_and_their_slots_are_on_every_tower(optimizer: str, slots: int) -
     assert table["gradient_bytes_per_device"] == {"/device:CPU:0": one, "/device:CPU:1": one}
 
 
+@pytest.mark.row("S1.2", "S3.11", "G3.2")
 def test_shared_variables_and_their_slots_are_where_they_live() -> None:
     assert {*_table("parameter_server", "sgd", "cpu")["variable_bytes_per_device"]} == {"/device:CPU:0"}
     table = _table("parameter_server", "momentum", "gpu")

@@ -9,7 +9,6 @@ import tensorflow as tf
 from benchmarks.data.pipeline.tower_input import TowerInput
 from benchmarks.devices import device_plan
 from benchmarks.process.tensorflow_setup import Devices
-from benchmarks.training.placement_table import size_bytes
 from models import building
 from models.layers import Layers
 from tests.support.arithmetic import weights_error
@@ -106,21 +105,3 @@ def test_drift_is_seen() -> None:
             assert session.run(drift) == 0.0
             session.run(tf.raw_ops.AssignVariableOp(resource=other.handle, value=tf.fill([6], 0.25)))
             assert session.run(drift) == 0.25
-
-
-@pytest.mark.row("S1.2", "S3.11", "G3.2")
-def test_number_and_place_of_copies() -> None:
-    weights = 4  # conv kernel and bias, logits kernel and bias
-
-    def created(manager: str, shared_on: str = "cpu") -> list[tf.Variable]:
-        plan = on_cpus(2, shared_on)
-        made = _make(manager, plan.place.towers, plan.shared)
-        with tf.Graph().as_default():
-            made.create(_convolutional().variables)
-        return [variable for home in made.homes() for variable in home.values()]
-
-    shared, copies = created("parameter_server"), created("replicated")
-    assert [variable.device for variable in shared] == ["/device:CPU:0"] * weights
-    assert {variable.device for variable in created("parameter_server", "gpu")} == {"/device:CPU:0", "/device:CPU:1"}
-    assert [variable.device for variable in copies] == ["/device:CPU:0"] * weights + ["/device:CPU:1"] * weights
-    assert sum(map(size_bytes, copies)) == 2 * sum(map(size_bytes, shared))
