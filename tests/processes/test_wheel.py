@@ -91,7 +91,7 @@ def test_the_wheel_holds_every_file_of_the_packages(source: Path, wheel: Path) -
         for file in (source / name).rglob("*")
         if file.is_file()
     }
-    assert {Path(name).suffix for name in expected} >= {".py", ".flags", ".json", ".csv", ".html"}
+    assert {Path(name).suffix for name in expected} >= {".py", ".flags", ".csv", ".html"}
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert names == {*expected, "run_bench.py"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import math
 import statistics
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 from benchmarks.errors import DataError
 from benchmarks.machine import hardware, provenance
 from results import store
-from results.gate.decision import judge
+from results.intervals import Interval, of_repeats
 from results.text import counted, markdown
 
 _HERE = Path(__file__).parent
@@ -27,8 +26,6 @@ _UNITS = {
     "process_seconds": "s",
     "first_measured_step_seconds": "s",
 }
-# Of a difference that matters; the interval of `judge`, which alone is used here, does not depend on it.
-_THRESHOLD = 0.05
 # Of each row of a published table.
 _LEAST_ROUNDS = 3
 _HEADER = ("work", "theirs", "ours", "ours / theirs [95 % interval]", "rounds")
@@ -186,10 +183,9 @@ def _commits(by_row: Mapping[Row, Sequence[Round]]) -> list[str]:
 def _cells(row: Row, finished: Sequence[Round]) -> list[str]:
     if not finished:
         return [row.work, "", "", "", "0"]
-    change = judge([math.log(each.ours / each.theirs) for each in finished], threshold=_THRESHOLD, fresh=0).change
-    assert change is not None, "there are rounds"
+    ratios = [each.ours / each.theirs for each in finished]
+    ratio = of_repeats(ratios) if len(ratios) > 1 else Interval(ratios[0])
     means = [statistics.geometric_mean(getattr(each, side) for each in finished) for side in ("theirs", "ours")]
-    low, high = change.bounds
-    interval = "" if low is None or high is None else f" [{1 + low:.2f}, {1 + high:.2f}]"
+    interval = f" [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio.is_known else ""
     sides = [f"{mean:.4g} {row.unit}" for mean in means]
-    return [row.work, *sides, f"{1 + change.value:.2f}{interval}", str(len(finished))]
+    return [row.work, *sides, f"{ratio.value:.2f}{interval}", str(len(finished))]
