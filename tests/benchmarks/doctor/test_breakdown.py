@@ -107,19 +107,6 @@ def test_devices_that_share_one_take_their_turns(part: Part, at_once: int, image
     assert dataclasses.replace(GPUS, devices=devices).images_of(part) == images
 
 
-def test_each_part_costs_what_its_stage_takes_more() -> None:
-    found = measured()
-    wanted = {"fixed cost": 0.001, "compute": 0.499, "more devices": 0.05, "exchange": 0.25, "host copy": 0.05}
-    assert added(found) == pytest.approx({**wanted, "real input": 0.15})
-    assert found.step is not None and found.step.value == pytest.approx(1.0)
-    assert {cost.significance for cost in found.costs} == {Significance.COSTS}
-    assert [cost.part for cost in found.worth_advice[:3]] == ["compute", "exchange", "real input"]
-    assert found.share(found.worth_advice[1]) == pytest.approx(0.25)
-    exact = measured(noise=0.0)
-    assert exact.gain(exact.worth_advice[1]) == pytest.approx(1 / 3), "1 s becomes 0.75 s"
-    assert exact.gain(exact.worth_advice[0], avoidable=0.5) == pytest.approx(1 / 0.7505 - 1)
-
-
 def test_the_most_that_can_be_gained_is_a_bound() -> None:
     found = measured(noise=0.1)
     (cost,) = [cost for cost in found.costs if cost.part == "exchange"]
@@ -180,18 +167,6 @@ def test_a_difference_within_the_intervals_is_noise() -> None:
     (line,) = [line for line in advice.shares(found, GPUS) if "host copy" in line]
     hidden = re.search(r"no measurable cost; noise could hide (\d+)%", line)
     assert hidden and 20 < int(hidden[1]) < 40
-
-
-def test_what_processes_show_is_pooled_without_the_fixed_cost() -> None:
-    pairs = {Part.FIXED: (1.0, 9.0), Part.COMPUTE: (math.exp(-0.1), math.exp(0.1)), Part.DEVICES: (1.0, 1.0)}
-    stages = [Stage(part=part, images_per_sec=Interval(1.0), rates=rates) for part, rates in pairs.items()]
-    found = Breakdown(stages)
-    assert (found.spread, found.degrees) == (pytest.approx(0.1), 2), "variances 0.02 and 0"
-    rate = found.rate_of(stages[1])
-    assert rate is not None and rate.high == pytest.approx(math.exp(4.3026527 * 0.1 / math.sqrt(2)))
-    once = Stage(part=Part.EXCHANGE, images_per_sec=Interval(1.0, math.exp(-0.3), math.exp(0.3)))
-    rate = found.rate_of(once)
-    assert rate is not None and rate.low == pytest.approx(math.exp(-math.hypot(0.3, 4.3026527 * 0.1)))
 
 
 @pytest.mark.parametrize("repeated", [0, 1])

@@ -25,20 +25,6 @@ def seconds(parts: list[LayerShare], exchange: Exchange, compute: float, **bytes
     return simulate(tasks_of_step(parts, exchange, rates, compute)).end_seconds
 
 
-def test_a_resource_does_one_task_at_a_time_in_the_order_in_which_they_become_ready() -> None:
-    tasks = [
-        Task("a", "device", 2),
-        Task("b", "link", 3, ("a",), latency_seconds=1),
-        Task("c", "device", 1, ("a",)),
-        Task("d", "link", 1, ("c",)),  # ready at 3, but the link is busy until 5
-        Task("e", "device", 1, ("b", "d")),  # b arrives at 6, d at 6
-    ]
-    timeline = simulate(tasks)
-    assert {span.task.name: span.begin_seconds for span in timeline.spans} == {"a": 0, "b": 2, "c": 2, "d": 5, "e": 6}
-    assert timeline.end_seconds == 7
-    assert timeline.busy_seconds() == {"device": 4, "link": 4}
-
-
 def test_messages_on_a_network_take_turns_so_a_large_one_delays_a_small_one_little() -> None:
     tasks = [Task("large", "network", 9, is_sliced=True), Task("small", "network", 1, is_sliced=True)]
     tasks.append(Task("after", "device", 1, ("small",)))
