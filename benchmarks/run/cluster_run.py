@@ -56,7 +56,6 @@ def take_part(
         ClusterError: a task is missing, or was lost.
         UsageError: tasks do not agree on what to run.
     """
-    computes = cluster.own.has_towers
     if cluster.own == cluster.leader and not cluster.local:
         warn(f"The network is not private: {OPEN_PORTS}")
     manager, limit_seconds = config.variables.variable_update, config.processes.start_timeout_seconds
@@ -65,20 +64,20 @@ def take_part(
         device_plan.require_gpus(config.runtime.devices)
     device_plan.set_arithmetic(config.runtime)
     # A parameter server works while the workers wait, so it may have all cores.
-    own_devices, description = device_plan.session_config(Devices()), "CPU"
-    if computes:
-        description = device_plan.plan(config.devices, shared_on=config.variables.shared_on).description
-    if computes and not in_pytorch:
+    own, description = Devices(), "CPU"
+    server_config = device_plan.session_config(own)
+    if cluster.own.has_towers:
         own = config.devices
-        own_devices = run_graph.session_config(own, config.runtime)
-        if not own.on_gpu and not own.num_intra_threads:
-            own_devices.intra_op_parallelism_threads = share_of_cores(cluster)
-    with joined(cluster, manager, deadlines, own_devices, limit_seconds) as team:
+        description = device_plan.plan(own, shared_on=config.variables.shared_on).description
+        if not in_pytorch:
+            server_config = run_graph.session_config(own, config.runtime)
+            if not own.on_gpu and not own.num_intra_threads:
+                server_config.intra_op_parallelism_threads = share_of_cores(cluster)
+    with joined(cluster, manager, deadlines, server_config, limit_seconds) as team:
         agreed: Mapping[str, object] = {"variable_update": manager}  # parameter servers serve any run
         if cluster.own.job != "ps":
             fields = {**config.key_fields(), "num_batches": config.length.num_batches}
             agreed = _must_agree(fields, config.checkpoints, config.evaluation, config.summaries, config.traces)
-        own = config.devices if computes else Devices()
         named = device_plan.with_hardware(description, own)
         messages = team.agree(hello(agreed, named, device_plan.gpus_of_its_own(own)))
         if config.output.output_format == "text":

@@ -26,7 +26,7 @@ from benchmarks.process.deadlines import Deadlines
 from benchmarks.training import objectives, training_step
 from benchmarks.verify import cases
 from benchmarks.verify.cases import Case, CaseResult
-from benchmarks.verify.oracle import OracleSession, optimizer_of
+from benchmarks.verify.oracle import OracleSession
 from models import building, specs
 from models.building import Model, ordered
 from models.outside_code import UnusableModelError
@@ -139,21 +139,12 @@ def _deviation(
     devices = training.devices
     with training:
         inputs, model = synthetic(devices.towers, spec), build_model()
-        _, manager = run_graph.divided(case.variables(stages=0), model, devices)
-        step = training_step.build_training_step(
-            model,
-            inputs,
-            devices,
-            manager=manager,
-            optimizer=optimizer_of(case.rule, learning_rate),
-            objective=_OBJECTIVE,
-        )
+        session, manager = training.start(model, inputs, case.variables(stages=0), case.rule, learning_rate, _OBJECTIVE)
         # Of one copy, each tower reads the same.
         copies = [
             {name: every[min(tower, len(every) - 1)][0] for name, every in manager.copies().items()}
             for tower in range(len(devices.towers))
         ]
-        session = training.start(step)
         batches = session.run([(each.images, each.labels) for each in inputs])  # the same in every step
         kinds = {variable.name: variable.kind for variable in model.variables}
         reference = Steps(case.manager, case.modifiers, case.rule, learning_rate, kinds, compute)

@@ -25,7 +25,7 @@ from benchmarks.training.options import Training
 from models import building
 from models.layers import Layers
 from variable_mgr.expected import DECAY, MOMENTUM, PER_TOWER, RATE, STEPS, WITH_MOMENTUM, Rule, Trajectory, X
-from variable_mgr.manager import TowerUpdate, VariableManager
+from variable_mgr.manager import VariableManager
 from variable_mgr.place import HOST
 
 _IMAGES_PER_TOWER, _IMAGE_SIZE, _CLASSES = 3, 8, 5
@@ -40,10 +40,9 @@ def trained(training: OracleSession, variables: Variables, rule: Rule, *, in_tur
     """
     trajectory = Trajectory()
     with training:
-        manager, step = _step_of_scalars(variables, training.devices, rule)
+        session, manager = _start_on_scalars(training, variables, rule)
         copies = manager.copies()
         a, b, untrained = ([whole for (whole,) in copies[f"product/{name}"]] for name in ("a", "b", "untrained"))
-        session = training.start(step)
         for number in range(STEPS):
             trajectory.loss.append(training.step_in_turn(number) if in_turn else training.step())
             trajectory.a.append([float(value) for value in session.run(a)])
@@ -60,32 +59,24 @@ def changed_by_gradients(training: OracleSession, variables: Variables) -> float
         The largest change of any variable that this process uses, which must be 0.
     """
     with training:
-        _, step = _step_of_scalars(variables, training.devices, WITH_MOMENTUM)
+        session, _ = _start_on_scalars(training, variables, WITH_MOMENTUM)
         everything = tf.compat.v1.global_variables()
-        session = training.start(step)
         training.step_together()  # so that no momentum is zero
         before = session.run(everything)
-        training.compute(step.updates)
+        training.compute_gradients()
         after = session.run(everything)
     changes = [np.max(np.abs(np.subtract(a, b, dtype=np.float64))) for a, b in zip(after, before, strict=True)]
     return float(np.max(changes))
 
 
-def _step_of_scalars(
-    variables: Variables, devices: DevicePlan, rule: Rule
-) -> tuple[VariableManager, training_step.Step]:
-    model, manager = run_graph.divided(variables, _product_model(), devices)
-    return manager, training_step.build_training_step(
-        model,
-        _numbers(devices),
-        devices,
-        manager=manager,
-        optimizer=optimizer_of(rule, RATE),
-        objective=objectives.Objective(loss=lambda outputs, labels: tf.reduce_mean(outputs), weight_decay=DECAY),
-    )
+def _start_on_scalars(
+    training: OracleSession, variables: Variables, rule: Rule
+) -> tuple[tf.compat.v1.Session, VariableManager]:
+    objective = objectives.Objective(loss=lambda outputs, labels: tf.reduce_mean(outputs), weight_decay=DECAY)
+    return training.start(_product_model(), _numbers(training.devices), variables, rule, RATE, objective)
 
 
-def optimizer_of(rule: Rule, learning_rate: float) -> optimizers.Optimizer:
+def _optimizer_of(rule: Rule, learning_rate: float) -> optimizers.Optimizer:
     """Returns the optimizer that is to follow a rule."""
     training = Training(
         optimizer=cast(Any, rule.optimizer),
@@ -120,8 +111,27 @@ class OracleSession:
         self._contexts.close()
         self.team.deadlines.none()
 
-    def start(self, step: training_step.Step) -> tf.compat.v1.Session:
-        """Opens the session and initialises everything."""
+    def start(
+        self,
+        model: building.Model,
+        inputs: Sequence[TowerInput],
+        variables: Variables,
+        rule: Rule,
+        learning_rate: float,
+        objective: objectives.Objective,
+    ) -> tuple[tf.compat.v1.Session, VariableManager]:
+        """Builds a training step of the model under the manager of `variables`, and initialises everything.
+
+        Returns the session, and the manager.
+
+        Raises:
+            UsageError: the model cannot be divided over so many devices.
+        """
+        divided, manager = run_graph.divided(variables, model, self.devices)
+        optimizer = _optimizer_of(rule, learning_rate)
+        step = training_step.build_training_step(
+            divided, inputs, self.devices, manager=manager, optimizer=optimizer, objective=objective
+        )
         session = tf.compat.v1.Session(self.team.target, graph=self._graph, config=self._config)
         self._session, self._step = self._contexts.enter_context(session), step
         step.initialize(
@@ -130,7 +140,7 @@ class OracleSession:
             shared_is_there=lambda: self.team.meet(f"{self._name} is initialised"),
             options=self._options,
         )
-        return session
+        return session, manager
 
     def step(self) -> float:
         """Runs one step and returns its loss; its deadline is that of reading the results, too."""
@@ -142,10 +152,10 @@ class OracleSession:
         self.step()
         self.team.meet(f"{self._name} has stepped")
 
-    def compute(self, updates: Sequence[TowerUpdate]) -> None:
+    def compute_gradients(self) -> None:
         """Computes what the towers compute in a step, and stores nothing."""
         self.team.deadlines.step("Computing gradients")
-        computed = [[*update.gradients.values(), *update.state.values()] for update in updates]
+        computed = [[*update.gradients.values(), *update.state.values()] for update in self._step.updates]
         self._session.run(tf.group(*itertools.chain(*computed)), options=self._options)
 
     def step_in_turn(self, number: int) -> float:
@@ -189,16 +199,8 @@ def convolutional_weights(
         for device, i, j in zip(devices.towers, np.split(images, feeds), np.split(labels, feeds), strict=False):
             with tf.device(device):
                 inputs.append(TowerInput(tf.constant(i), tf.constant(j)))
-        model, manager = run_graph.divided(variables, _convolutional_model(), devices)
-        step = training_step.build_training_step(
-            model,
-            inputs,
-            devices,
-            manager=manager,
-            optimizer=optimizer_of(rule, 0.1),
-            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.01),
-        )
-        session = training.start(step)
+        objective = objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.01)
+        session, manager = training.start(_convolutional_model(), inputs, variables, rule, 0.1, objective)
         for _ in range(STEPS):
             training.step()
         weights = session.run(manager.checkpoint_variables())
