@@ -51,11 +51,6 @@ def test_manager_does_the_arithmetic(manager: str, towers: int, optimizer: str, 
     assert scalar_error(manager, towers, optimizer, shared_on=shared_on) <= EXACT
 
 
-@pytest.mark.parametrize(("spec", "towers"), ON_CPUS)
-def test_reduction_does_the_arithmetic(spec: str, towers: int) -> None:
-    assert scalar_error("replicated", towers, "sgd", modifiers=Modifiers(all_reduce_spec=spec)) <= EXACT
-
-
 def test_only_what_cannot_run_on_cpus_is_left_out() -> None:
     for spec, towers in itertools.product(ALGORITHMS, SEVERAL_TOWERS):
         sentence = why_not("replicated", Modifiers(all_reduce_spec=spec), place("cpu", towers))
