@@ -145,6 +145,7 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watch
         raise UsageError("data convert SRC DIR: name a source and one directory to write to.")
     path, directory = Path(arguments[0]), _directory("convert", arguments[1:])
     start(Runtime(), Deadlines(watchdog))
+    from benchmarks.data.sources.class_folders import FOLDERS_OF
     from benchmarks.data.sources.imagenet_files import PhotoRecords
     from benchmarks.data.writing import convert, originals
     from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES
@@ -152,8 +153,13 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watch
     split, classes, deadlines = given["data_split"], given["num_classes"], Deadlines(watchdog)
     deadlines.data_set(f"Listing the photos of {path}")
     source = originals.find_originals(path, split)
-    if path.resolve() == directory.resolve():
-        raise UsageError(f"data convert: {directory} holds the photos to convert: name another directory to write to.")
+    files = source.files if isinstance(source, PhotoRecords) else [photo.file for photo in source.photos[:1]]
+    searched = {path, *(folder for file in files[:1] for folder in file.parents if folder.is_relative_to(path))}
+    is_split = directory.name.lower() in FOLDERS_OF[split] and directory.resolve().parent == path.resolve()
+    if is_split or directory.resolve() in {folder.resolve() for folder in searched}:
+        raise UsageError(
+            f"data convert: {directory} is searched for the photos of {path}: name another directory to write to."
+        )
     part = convert.divided(source, split, given["images_per_shard"] or _CONVERTED_PER_SHARD)
     deadlines.none()
     if not part.images:

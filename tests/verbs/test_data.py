@@ -18,7 +18,7 @@ from benchmarks.data.sources import safe_files
 from benchmarks.process import watchdog
 from tests.support import damage
 from tests.support.commands import Records, RunBench
-from tests.support.images import measure_by_count, to_folder
+from tests.support.images import make_files, measure_by_count, to_folder
 from tests.support.rotation import rotating
 
 TRIVIAL = ("--device=cpu", "--model=trivial", "--batch_size=2", "--num_batches=6")
@@ -224,8 +224,16 @@ def test_records_are_not_written_where_they_would_be_a_class(
     done = run_bench("data", "convert", "photos", "photos/records")
     assert done.status == 2 and "photos/records would count as a class of photos" in done.stderr
     assert not (tmp_path / "photos" / "records").exists()
-    done = run_bench("data", "convert", "photos", "photos/../photos")
-    assert done.status == 2 and "holds the photos to convert: name another directory" in done.stderr
+
+
+@pytest.mark.parametrize("directory", ["source/../source", "source/train", "source/Training", "source/train/n0"])
+def test_records_are_not_written_where_they_would_hide_the_photos(
+    run_bench: RunBench, tmp_path: Path, directory: str
+) -> None:
+    make_files(tmp_path, "source/train/n0/0.JPEG", "source/train/n1/0.JPEG")
+    done = run_bench("data", "convert", "source", directory)
+    assert done.status == 2 and f"{directory} is searched for the photos of source: name another" in done.stderr
+    assert not list((tmp_path / "source").rglob("train-*"))
 
 
 def test_a_directory_is_named_as_a_shell_takes_it(run_bench: RunBench) -> None:
