@@ -94,8 +94,10 @@ def _read_mnist(path: Path, split: str) -> tuple[str, np.ndarray, np.ndarray]:
 
 
 def _idx_file(directory: Path, name: str) -> Path | None:
-    # The names on the original site, unpacked, and as some tools unpack them.
-    candidates = [directory / form for form in (name, f"{name}.gz", name.replace("-idx", ".idx"))]
+    # The names on the original site, unpacked, and as some tools unpack them; Kaggle's is in a folder of its own name.
+    forms = (name, f"{name}.gz", name.replace("-idx", ".idx"))
+    folders = (directory, *(directory / form for form in forms))
+    candidates = [folder / form for folder in folders for form in forms]
     return next((path for path in candidates if path.exists() and not path.is_dir()), None)
 
 

@@ -69,10 +69,14 @@ def test_idx_files_are_found_where_torchvision_keeps_them(tmp_path: Path, place:
         _find("mnist", tmp_path)
 
 
-def test_a_folder_that_is_called_like_an_idx_file_does_not_hide_the_file(tmp_path: Path) -> None:
-    for file in _mnist(tmp_path):
-        file.rename(tmp_path / file.name.replace("-idx", ".idx"))
-        file.mkdir()
+@pytest.mark.parametrize("place", [lambda name: name.replace("-idx", ".idx"), lambda name: f"{name}/{name}"])
+def test_a_folder_that_is_called_like_an_idx_file_does_not_hide_the_file(
+    tmp_path: Path, place: Callable[[str], str]
+) -> None:
+    (tmp_path / "made").mkdir()
+    for file in _mnist(tmp_path / "made"):
+        (tmp_path / file.name).mkdir()
+        file.rename(tmp_path / place(file.name))
     assert _find("mnist", tmp_path).count == 50
 
 
