@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.data.sources import class_folders, imagenet_files, photo_layouts
+from benchmarks.data.sources import class_folders, imagenet_files, photo_layouts, tfrecord
 from benchmarks.data.sources.class_folders import some
 from benchmarks.data.sources.data_sets import reading
 from benchmarks.data.sources.imagenet_files import PhotoRecords
@@ -131,6 +131,8 @@ def find_originals(source: Path, split: str) -> Listing | PhotoRecords:
         DataError: the source holds none of these, or TFRecords of pixels.
     """
     if not source.is_dir():
+        if _holds_records(source):
+            raise DataError(f"{source} is a file of TFRecords: name its folder, {source.absolute().parent}.")
         if source.exists():
             return _in_archive_of_archives(source, split)
         raise DataError(
@@ -141,6 +143,12 @@ def find_originals(source: Path, split: str) -> Listing | PhotoRecords:
             raise DataError(f"{source} holds pixels, not JPEGs: convert the photos that they were made of.")
         return records
     return _in_folder(source, split)
+
+
+def _holds_records(file: Path) -> bool:
+    with contextlib.suppress(DataError):
+        return isinstance(next(tfrecord.walk(file), None), FramedRecord)
+    return False
 
 
 def _in_folder(source: Path, split: str) -> Listing:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from benchmarks.data.sources import tfrecord
 from benchmarks.data.writing import originals
 from benchmarks.data.writing.originals import Listing
 from benchmarks.errors import DataError
@@ -46,6 +49,12 @@ def _webdataset(ending: str) -> Callable[[Path], object]:
     return lambda source: [_tar(source / f"train-{n:06d}.tar", "0001.jpg", f"0001.{ending}") for n in range(2)]
 
 
+def _shard(pack: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    shard = io.BytesIO()
+    tfrecord.write(shard, b"a photo")
+    return lambda source: source.write_bytes(pack(shard.getvalue()))
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -54,6 +63,7 @@ def _webdataset(ending: str) -> Callable[[Path], object]:
             lambda source: source.write_bytes(b"no archive" * 200),
             "is no tar archive of .* write its photos as files",
         ),
+        *((_shard(pack), "is a file of TFRecords: name its folder, /") for pack in (bytes, gzip.compress)),
         (Path.mkdir, "holds no folders of photos for each class, no tar archives .* holds nothing"),
         (lambda source: make_files(source, "data.mdb"), "holds data.mdb. .* and LMDB, as such files first"),
         (lambda source: _tar(source, "all/rose/0.jpg"), "holds photos, such as all/rose/0.jpg.* Unpack it, and name"),
