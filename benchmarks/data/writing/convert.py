@@ -213,7 +213,8 @@ def _converted(original: Original, shorter_side: int | None, decoded: bool) -> t
         size = jpeg_header.read_jpeg_header(stored)[:2]
     payload = photo_example(dataclasses.replace(original, encoded=stored), size, layout)
     if len(payload) > MOST_PHOTO_BYTES:
-        raise ValueError(f"its record has {len(payload)} bytes, above the limit of {MOST_PHOTO_BYTES}: pass --resize")
+        advice = "pass a smaller --resize" if shorter_side else "pass --resize"
+        raise ValueError(f"its record has {len(payload)} bytes, above the limit of {MOST_PHOTO_BYTES}: {advice}")
     return payload, not decoded and stored is not original.encoded
 
 
@@ -234,7 +235,8 @@ def _as_rgb_jpeg(encoded: bytes, header: JpegHeader | None, shorter_side: int | 
             return encoded
     image, buffer = _as_rgb(encoded, shorter_side), io.BytesIO()
     if max(image.size) > _LONGEST_JPEG:
-        raise ValueError(f"a side is above {_LONGEST_JPEG} pixels, the most of a JPEG: pass --resize or --decoded")
+        advice = "pass --decoded" if shorter_side else "pass --resize or --decoded"
+        raise ValueError(f"a side is above {_LONGEST_JPEG} pixels, the most of a JPEG: {advice}")
     image.save(buffer, format="JPEG", quality=_JPEG_QUALITY)
     return buffer.getvalue()
 

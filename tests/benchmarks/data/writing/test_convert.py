@@ -203,6 +203,9 @@ def test_pixels_above_the_limit_of_a_record_are_left_out(
     assert outcome.written > 20 and outcome.left_out, "photos of 700x525 pixels take 1.1 MB"
     assert all("above the limit of 700000: pass --resize" in sentence for sentence in outcome.left_out)
     shutil.rmtree(tmp_path / "out")
+    outcome = _convert(folder, tmp_path / "out", shards=1, decoded=True, resize=500)
+    assert outcome.left_out and all(text.endswith("pass a smaller --resize") for text in outcome.left_out)
+    shutil.rmtree(tmp_path / "out")
     assert _convert(folder, tmp_path / "out", shards=1, decoded=True, resize=256).written == 40
 
 
@@ -311,7 +314,6 @@ def _saved(kind: str, *shape: int, dtype: type = np.uint8) -> Callable[[Path], N
     ("make", "words"),
     [
         (lambda photo: os.truncate(photo, 2**40), "it has 1099511627776 bytes, and the limit is 67108864"),
-        (_saved("BMP", 2, 65501, 3), "a side is above 65500 pixels, the most of a JPEG: pass --resize or --decoded"),
         (_saved("EPS", 8, 8, 3), "cannot be decoded (UnidentifiedImageError)"),  # Pillow would start a program
         (_saved("TIFF", 8, 8, dtype=np.float32), "no integers of 8 or 16 bits, so white is not known; replace it"),
         (_saved("TIFF", 8, 8, dtype=np.int32), "no integers of 8 or 16 bits, so white is not known; replace it"),
@@ -337,6 +339,15 @@ def test_a_photo_that_cannot_be_used_is_left_out(
     make(photo)
     (left_out,) = _convert(folder, tmp_path / "out").left_out
     assert left_out.startswith(f"{photo.parent.name}/{photo.name}: ") and left_out.endswith(words)
+
+
+@pytest.mark.parametrize(("resize", "advice"), [(None, "pass --resize or --decoded"), (64, "pass --decoded")])
+def test_a_photo_that_is_too_long_for_a_jpeg_is_left_out(
+    folder: Path, tmp_path: Path, resize: int | None, advice: str
+) -> None:
+    _saved("BMP", 2, 65501, 3)(next(folder.rglob("*.JPEG")))
+    (left_out,) = _convert(folder, tmp_path / "out", resize=resize).left_out
+    assert left_out.endswith(f": a side is above 65500 pixels, the most of a JPEG: {advice}")
 
 
 @pytest.mark.fault("R4", "a FIFO among photos or archives, data convert", survives="it is named and not waited for")
