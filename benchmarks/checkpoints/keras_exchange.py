@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,8 +18,10 @@ from models.building import Model
 from models.from_keras import operations_in
 from models.model_spec import ModelSpec
 from models.outside_code import UnusableModelError
+from results.loading import IS_LFS_POINTER, LFS_POINTER
 
 KERAS_FILES = (".keras", ".h5", ".hdf5")
+_ZIP, _HDF5 = b"PK", b"\x89HDF"  # how a .keras file begins, and one of the other endings
 _ROUNDING = 1e-2  # relative to the largest logit
 
 
@@ -64,6 +67,46 @@ def in_inference(model: keras.Model) -> keras.Model:
     return keras.Model(model.input, model(model.input, training=False))
 
 
+def require_keras_file(path: str) -> None:
+    """Looks at how the file of `--initial_weights` begins, before anything is built to read it.
+
+    Raises:
+        DataError: it cannot be opened, or is not of the format that its ending names.
+    """
+    try:
+        problem = _format_problem(Path(path))
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror or error}"
+    if problem:
+        raise DataError(f"--initial_weights={path} {problem}.")
+
+
+def _format_problem(path: Path) -> str:
+    """Returns what is wrong with a file of Keras, to follow its name; nothing if only reading all of it can tell."""
+    another = "pass one that Model.save() or Model.save_weights() of Keras has written"
+    if not path.is_file():
+        return f"is no file on this host: {another}"
+    with path.open("rb") as file:
+        start = file.read(len(LFS_POINTER))
+        is_archive = zipfile.is_zipfile(file)
+    if not start:
+        return f"is empty: {another}"
+    if start == LFS_POINTER:
+        return IS_LFS_POINTER
+    if path.suffix.lower() != ".keras":
+        if start.startswith(_ZIP):
+            return "is an archive and no HDF5: if Model.save() has written it, let its name end in .keras"
+        return "" if start.startswith(_HDF5) else f"is no HDF5: {another}"
+    if start.startswith(_HDF5):
+        return (
+            "is HDF5 and no archive: let its name end in .weights.h5 if Model.save_weights() has written it, otherwise "
+            "in .h5"
+        )
+    if start.startswith(_ZIP) and not is_archive:
+        return "is an archive that is cut off: copy it again"
+    return "" if is_archive else f"is no archive: {another}"
+
+
 def read_keras_weights(path: str | Path, model: Model) -> dict[str, np.ndarray]:
     """Returns values for all weights and statistics of a model, by canonical name, from a file of Keras.
 
@@ -81,11 +124,13 @@ def read_keras_weights(path: str | Path, model: Model) -> dict[str, np.ndarray]:
     try:
         found = _read(Path(path), model)
     except Exception as error:  # a file can be damaged in any way
-        other_classes = " If it is for other classes, load it into a model of Keras, and save that as a .keras file."
-        raise DataError(
-            f"{path} cannot be read into {model.keras_model.name}: {headline(error).rstrip('.:')}."
-            f"{'' if Path(path).suffix == '.keras' else other_classes}"
-        ) from error
+        advice = ""
+        if isinstance(error, OSError):
+            advice = " If it is cut off, copy it again."
+        elif "shape" in str(error).lower() and Path(path).suffix != ".keras":
+            advice = " If it is for other classes, load it into a model of Keras, and save that as a .keras file."
+        reason = headline(error).rstrip(".:")
+        raise DataError(f"{path} cannot be read into {model.keras_model.name}: {reason}.{advice}") from error
     place = {described.name: number for number, described in enumerate(wanted)}
     last_layer = f"{wanted[-1].name.rpartition('/')[0]}/"
     if {name for name in place if not name.startswith(last_layer)} <= {name for name, _ in found}:

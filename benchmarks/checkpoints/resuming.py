@@ -229,11 +229,7 @@ def _of_other_training(path: str | None) -> Mapping[str, np.ndarray]:
     if path is None:
         return {}
     if path.lower().endswith(keras_exchange.KERAS_FILES):
-        if not Path(path).is_file():
-            raise DataError(
-                f"--initial_weights={path} is no file on this host: pass one that Model.save() or Model.save_weights() "
-                "of Keras has written."
-            )
+        keras_exchange.require_keras_file(path)
         return {}
     return checkpoint_files.read_checkpoint(path).values
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.checkpoints import keras_exchange
+from benchmarks.checkpoints import keras_exchange, resuming
 from benchmarks.checkpoints.training_state import of_other_classes
 from benchmarks.config.outside_models import Facts, outside_spec
 from benchmarks.errors import DataError, UsageError
@@ -115,6 +116,7 @@ def test_a_last_layer_for_other_classes_is_told_from_one_for_imagenet(tmp_path: 
         keras_exchange.read_keras_weights(path, build("mlp", num_classes=1000))
 
 
+@pytest.mark.filterwarnings("ignore:Skipping nested container")  # Keras, before it says that the shapes differ
 @pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
 def test_another_model_is_refused(ending: str, tmp_path: Path) -> None:
     theirs = keras.Sequential([keras.Input((28, 28, 1)), keras.layers.Flatten(), keras.layers.Dense(10)])
@@ -129,12 +131,55 @@ def test_another_model_is_refused(ending: str, tmp_path: Path) -> None:
     assert re.search(by_ending[ending], str(failed.value))
 
 
-def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
-    model = build("mlp", num_classes=10)
-    for ending in (".keras", ".h5", ".hdf5"):
-        (tmp_path / f"bad{ending}").write_bytes(b"PK\3\4 no archive")
-        with pytest.raises(DataError, match=rf"bad{ending} cannot be read into mlp: "):
-            keras_exchange.read_keras_weights(tmp_path / f"bad{ending}", model)
+@pytest.mark.parametrize("ending", [".weights.h5", ".h5", ".hdf5", ".keras"])
+def test_a_damaged_file_is_not_called_one_for_other_classes(ending: str, tmp_path: Path) -> None:
+    model, path = build("mlp", num_classes=10), tmp_path / f"bad{ending}"
+    path.write_bytes(b"PK\3\4 no archive")
+    with pytest.raises(DataError, match=rf"bad{ending} cannot be read into mlp: ") as failed:
+        keras_exchange.read_keras_weights(path, model)
+    assert "other classes" not in str(failed.value)
+    assert ("If it is cut off, copy it again." in str(failed.value)) is (ending != ".keras")
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("missing.keras", "is no file on this host: pass one that Model.save() or Model.save_weights() of Keras has"),
+        ("empty.h5", "is empty: pass one that"),
+        ("empty.keras", "is empty: pass one that"),
+        ("pointer.keras", "is a pointer of Git LFS and not the file itself: run git lfs pull."),
+        ("pointer.weights.h5", "is a pointer of Git LFS and not the file itself: run git lfs pull."),
+        ("cut.keras", "is an archive that is cut off: copy it again."),
+        ("hdf5.keras", "is HDF5 and no archive: let its name end in .weights.h5 if Model.save_weights() has written"),
+        ("archive.h5", "is an archive and no HDF5: if Model.save() has written it, let its name end in .keras."),
+        ("text.keras", "is no archive: pass one that"),
+        ("text.hdf5", "is no HDF5: pass one that"),
+        ("archive.keras", None),
+        ("hdf5.weights.h5", None),
+        ("hdf5.h5", None),
+    ],
+)
+def test_how_a_file_begins_is_looked_at_before_anything_is_built(
+    name: str, problem: str | None, tmp_path: Path
+) -> None:
+    theirs = keras.Sequential([keras.Input((28, 28, 1)), keras.layers.Flatten(), keras.layers.Dense(10)])
+    theirs.save(tmp_path / "theirs.keras")
+    theirs.save_weights(tmp_path / "theirs.weights.h5")
+    archive = (tmp_path / "theirs.keras").read_bytes()
+    contents = {
+        "empty": b"",
+        "pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n",
+        "cut": archive[: len(archive) // 2],
+        "archive": archive,
+        "hdf5": (tmp_path / "theirs.weights.h5").read_bytes(),
+        "text": b"<html>Not Found</html>",
+    }
+    path = tmp_path / name
+    if path.name != "missing.keras":
+        path.write_bytes(contents[name.partition(".")[0]])
+    with pytest.raises(DataError) if problem else contextlib.nullcontext() as failed:
+        assert resuming._of_other_training(str(path)) == {}
+    assert problem is None or f"--initial_weights={path} {problem}" in str(failed.value)
 
 
 def test_a_checkpoint_of_another_model_is_refused() -> None:
