@@ -84,7 +84,9 @@ COLUMNS = tuple(PublicColumn(field.name, **field.metadata) for field in dataclas
 _BOOLS = dict.fromkeys(("true", "wahr", "vrai", "1"), True) | dict.fromkeys(("false", "falsch", "faux", "0"), False)
 # What may be decimals or thousands. Excel separates by semicolons where numbers have a decimal comma.
 _POINTS = re.compile(r"-?\d{1,3}(?:\.\d{3})+")
+_COMMAS = re.compile(r"-?\d{1,3}(?:,\d{3})+")
 _POINTS_OR_COMMAS = re.compile(r"-?\d{1,3}(?:[.,]\d{3})+")
+_ONE_MARK = re.compile(r"\d+([.,])\d+(?:[eE][+-]?\d+)?")
 
 
 def parsed(text: str, name: str) -> tuple[Figure, ...]:
@@ -100,6 +102,8 @@ def parsed(text: str, name: str) -> tuple[Figure, ...]:
     separator = max((",", ";", "\t"), key=text.partition("\n")[0].count)
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=separator, skipinitialspace=True)
     try:
+        if reader.fieldnames:
+            reader.fieldnames = [column.lower() for column in reader.fieldnames]
         if twice := [c.name for c in COLUMNS if (reader.fieldnames or []).count(c.name) > 1]:
             raise TableError(f"{name}:1: there are several columns {', '.join(twice)}. Keep one of each name.")
         if missing := [c.name for c in COLUMNS if c.required and c.name not in (reader.fieldnames or ())]:
@@ -110,20 +114,32 @@ def parsed(text: str, name: str) -> tuple[Figure, ...]:
                 f"table: {', '.join(column.name for column in COLUMNS)}."
             )
         # Spreadsheets save empty rows, too.
-        return tuple(_figure(line, f"{name}:{reader.line_num}", separator) for line in reader if any(line.values()))
+        lines = [(line, f"{name}:{reader.line_num}") for line in reader if any(line.values())]
     except csv.Error as error:
         raise TableError(f"{name}:{reader.line_num}: this is no CSV: {error}. Save it as comma-separated.") from error
+    unclear = None if separator == "," else _unclear(separator, (line for line, _ in lines))
+    return tuple(_figure(line, place, unclear) for line, place in lines)
 
 
-def _figure(line: dict[Any, Any], place: str, separator: str) -> Figure:
+def _unclear(separator: str, lines: Iterable[dict[Any, Any]]) -> re.Pattern[str]:
+    """Returns what may be decimals or thousands: where a number has no group of three, its mark is that of decimals."""
+    numbers = [one_line(line.get(c.name) or "") for line in lines for c in COLUMNS if c.kind is float]
+    clear = (_ONE_MARK.fullmatch(number) for number in numbers if not _POINTS_OR_COMMAS.fullmatch(number))
+    decimal_marks = {match[1] for match in clear if match}
+    if decimal_marks == {"."}:
+        return _COMMAS
+    return _POINTS if separator == ";" or decimal_marks == {","} else _POINTS_OR_COMMAS
+
+
+def _figure(line: dict[Any, Any], place: str, unclear: re.Pattern[str] | None) -> Figure:
     """Returns the figure of a line; `place` is its file and line.
 
-    Numbers may have a decimal comma, unless commas separate the cells.
+    Numbers may have a decimal comma, and `unclear` ones are refused, unless commas separate the cells: then it is None.
     """
     if None in line or None in line.values():
         more = "more" if None in line else "fewer"
         raise TableError(f"{place}: it has {more} cells than the first line. Put text with a comma in double quotes.")
-    figure = Figure(**{column.name: _value(column, line.get(column.name, ""), place, separator) for column in COLUMNS})
+    figure = Figure(**{column.name: _value(column, line.get(column.name, ""), place, unclear) for column in COLUMNS})
     low, high = figure.images_per_sec_low, figure.images_per_sec_high
     if (low is None) != (high is None) or (low is not None and high is not None and low > high):
         raise TableError(
@@ -133,12 +149,12 @@ def _figure(line: dict[Any, Any], place: str, separator: str) -> Figure:
     return figure
 
 
-def _value(column: PublicColumn, cell: str, place: str, separator: str) -> Any:
+def _value(column: PublicColumn, cell: str, place: str, unclear: re.Pattern[str] | None) -> Any:
     text = one_line(cell)
     if column.kind is int:
         text = text.removesuffix(".0")  # as pandas writes a column of which a cell is empty
-    if separator != "," and column.kind is float:
-        if _POINTS.fullmatch(text) if separator == ";" else _POINTS_OR_COMMAS.fullmatch(text):
+    if unclear and column.kind is float:
+        if unclear.fullmatch(text):
             raise TableError(
                 f"{place}: column {column.name} is '{text}', which may have a mark of thousands or of decimals: write "
                 "it without a mark of thousands, and with another number of decimals than three."

@@ -68,6 +68,41 @@ def test_a_table_of_a_spreadsheet_with_decimal_commas_is_read() -> None:
         public_table.parsed(f"{head}\n{cells}\n", "t.csv")
 
 
+@pytest.mark.parametrize(
+    ("separator", "first", "second", "expected"),
+    [
+        ("\t", "269.491", "12.5", 269.491),
+        ("\t", "269.491", "1234.567", 269.491),
+        ("\t", "269.491", "1.23457e+06", 269.491),
+        ("\t", "269,491", "12,5", 269.491),
+        (";", "269.491", "12.5", 269.491),
+        (";", "269,491", "12,5", 269.491),
+        (";", "269,491", "12.5", None),  # thousands, as it seems
+        ("\t", "269,491", "12.5", None),
+        ("\t", "269.491", "12,5", None),
+        (";", "269.491", "12,5", None),
+        ("\t", "269.491", "268.113", None),
+        (";", "269.491", "268.113", None),
+        ("\t", "269.491", "12", None),
+    ],
+)
+def test_other_numbers_of_the_file_show_which_mark_is_that_of_decimals(
+    separator: str, first: str, second: str, expected: float | None
+) -> None:
+    lines = [["machine", "model", "devices", "images_per_sec"], ["A", "vgg16", "1", first], ["A", "vgg16", "2", second]]
+    text = "\n".join(map(separator.join, lines))
+    if expected:
+        assert public_table.parsed(text, "t.tsv")[0].images_per_sec == expected
+        return
+    with pytest.raises(TableError, match=f"^t.tsv:2: column images_per_sec is '{first}', which may have a mark of"):
+        public_table.parsed(text, "t.tsv")
+
+
+def test_names_of_columns_are_compared_without_case() -> None:
+    (figure,) = public_table.parsed("MACHINE,Model,devices,Images_Per_Sec\nM,VGG16,2,10.5\n", "t.csv")
+    assert figure == Figure(machine="M", model="VGG16", devices=2, images_per_sec=10.5)
+
+
 def test_rows_and_numbers_are_read_as_spreadsheets_and_pandas_save_them() -> None:
     text = f"{HEADER},,\nM,m,8.0,64.0,10.5,,,,,\n,,,,,,,,,\n\n"
     (figure,) = public_table.parsed(text, "t.csv")
