@@ -83,9 +83,7 @@ COLUMNS = tuple(PublicColumn(field.name, **field.metadata) for field in dataclas
 # Also as spreadsheets in German and French save them.
 _BOOLS = dict.fromkeys(("true", "wahr", "vrai", "1"), True) | dict.fromkeys(("false", "falsch", "faux", "0"), False)
 # What may be decimals or thousands. Excel separates by semicolons where numbers have a decimal comma.
-_POINTS = re.compile(r"-?\d{1,3}(?:\.\d{3})+")
-_COMMAS = re.compile(r"-?\d{1,3}(?:,\d{3})+")
-_POINTS_OR_COMMAS = re.compile(r"-?\d{1,3}(?:[.,]\d{3})+")
+_GROUPS_OF_THREE = re.compile(r"-?\d{1,3}(?:[.,]\d{3})+")
 _ONE_MARK = re.compile(r"\d+([.,])\d+(?:[eE][+-]?\d+)?")
 
 
@@ -117,24 +115,24 @@ def parsed(text: str, name: str) -> tuple[Figure, ...]:
         lines = [(line, f"{name}:{reader.line_num}") for line in reader if any(line.values())]
     except csv.Error as error:
         raise TableError(f"{name}:{reader.line_num}: this is no CSV: {error}. Save it as comma-separated.") from error
-    unclear = None if separator == "," else _unclear(separator, (line for line, _ in lines))
+    unclear = "" if separator == "," else _unclear(separator, (line for line, _ in lines))
     return tuple(_figure(line, place, unclear) for line, place in lines)
 
 
-def _unclear(separator: str, lines: Iterable[dict[Any, Any]]) -> re.Pattern[str]:
-    """Returns what may be decimals or thousands: where a number has no group of three, its mark is that of decimals."""
+def _unclear(separator: str, lines: Iterable[dict[Any, Any]]) -> str:
+    """Returns the marks that may be of thousands: the mark of a number without a group of three is that of decimals."""
     numbers = [one_line(line.get(c.name) or "") for line in lines for c in COLUMNS if c.kind is float]
-    clear = (_ONE_MARK.fullmatch(number) for number in numbers if not _POINTS_OR_COMMAS.fullmatch(number))
+    clear = (_ONE_MARK.fullmatch(number) for number in numbers if not _GROUPS_OF_THREE.fullmatch(number))
     decimal_marks = {match[1] for match in clear if match}
     if decimal_marks == {"."}:
-        return _COMMAS
-    return _POINTS if separator == ";" or decimal_marks == {","} else _POINTS_OR_COMMAS
+        return ","
+    return "." if separator == ";" or decimal_marks == {","} else ".,"
 
 
-def _figure(line: dict[Any, Any], place: str, unclear: re.Pattern[str] | None) -> Figure:
+def _figure(line: dict[Any, Any], place: str, unclear: str) -> Figure:
     """Returns the figure of a line; `place` is its file and line.
 
-    Numbers may have a decimal comma, and `unclear` ones are refused, unless commas separate the cells: then it is None.
+    Numbers may have a decimal comma, unless commas separate the cells: then `unclear` is empty, see `_unclear`.
     """
     if None in line or None in line.values():
         more = "more" if None in line else "fewer"
@@ -149,12 +147,12 @@ def _figure(line: dict[Any, Any], place: str, unclear: re.Pattern[str] | None) -
     return figure
 
 
-def _value(column: PublicColumn, cell: str, place: str, unclear: re.Pattern[str] | None) -> Any:
+def _value(column: PublicColumn, cell: str, place: str, unclear: str) -> Any:
     text = one_line(cell)
     if column.kind is int:
         text = text.removesuffix(".0")  # as pandas writes a column of which a cell is empty
     if unclear and column.kind is float:
-        if unclear.fullmatch(text):
+        if _GROUPS_OF_THREE.fullmatch(text) and set(".,").intersection(text) <= set(unclear):
             raise TableError(
                 f"{place}: column {column.name} is '{text}', which may have a mark of thousands or of decimals: write "
                 "it without a mark of thousands, and with another number of decimals than three."
