@@ -131,6 +131,8 @@ def host_names(hosts: str) -> list[str]:
         UsageError: one is no host, is listed twice, or is no name for the others.
     """
     names = [name.strip() for name in hosts.split(",")]
+    if not all(names):
+        raise UsageError(f"--hosts={hosts}: entry {names.index('') + 1} is empty: give a host there, or drop the ','.")
     for name in names:
         why_not = why_no_host(name)
         if why_not:

@@ -55,7 +55,7 @@ def test_nothing_given_is_one_process() -> None:
     "R16", "a host that is an option of ssh, or has a letter of a shell", survives="a sentence, before ssh is started"
 )
 @pytest.mark.parametrize("other", [{}, {"job_name": "worker", "worker_hosts": "a:1"}, {"local_cluster": "worker:2"}])
-@pytest.mark.parametrize("hosts", ["-V", "a,-oProxyCommand=x", "a b", "a;id", "me@a", "::1", "a,", "a:22"])
+@pytest.mark.parametrize("hosts", ["-V", "a,-oProxyCommand=x", "a b", "a;id", "me@a", "::1", "a:22"])
 def test_what_is_no_host_is_refused_whatever_else_is_given(hosts: str, other: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=f"^--hosts={re.escape(hosts)}: '.*' is no host: "):
         resolve(hosts=hosts, ssh=True, variable_update="collective_all_reduce", **other)
@@ -69,6 +69,9 @@ def test_hosts_for_ssh() -> None:
         made(**flags, server_port=65535)
     with pytest.raises(UsageError, match="name each host once"):
         made(**{**flags, "hosts": "a,A"})
+    for hosts, entry in (("a,b,", 3), ("a,,b", 2), (" ,a", 1)):
+        with pytest.raises(UsageError, match=f"^--hosts={hosts}: entry {entry} is empty: give a host there, or drop"):
+            made(**{**flags, "hosts": hosts})
 
 
 @pytest.mark.row("S0.1")
