@@ -241,7 +241,7 @@ def evaluate_checkpoint(config: Config, log: RunLog, display: Display, team: Tea
         _, manager = run_graph.divided(config.variables, model, devices)
         manager.create(model.variables)
         evaluator = build_evaluator(config, model, manager, devices, team)
-        earlier.require_classes(evaluator.source)
+        earlier.require_classes(evaluator.source, config.workload.num_classes)
         log.started("graph")
         log.placement = placement_table(manager, devices, training=False, variables=model.variables)
         log.data_set = evaluator.source.identify()

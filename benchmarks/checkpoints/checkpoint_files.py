@@ -48,7 +48,8 @@ _MUST_BE: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("steps", "images", "ends_at_step", "num_classes"), _is_count),
     **dict.fromkeys(("model", "data_name", "optimizer"), _is_text),
     "images_per_epoch": lambda value: _is_count(value) and value > 0,
-    **dict.fromkeys(("model_digest", "classes"), lambda value: value is None or _is_text(value)),
+    "model_digest": lambda value: value is None or _is_text(value),
+    "classes": lambda value: value is None or isinstance(value, dict),
 }
 
 

@@ -21,6 +21,7 @@ from benchmarks.config.config import Config
 from benchmarks.console import warn
 from benchmarks.data.sources.class_folders import PhotoFolder, digest
 from benchmarks.data.sources.data_sets import StoredImages
+from benchmarks.data.sources.imagenet_files import PhotoRecords, labels_of
 from benchmarks.data.sources.safe_files import only_writer
 from benchmarks.data.sources.storage import is_address
 from benchmarks.errors import DataError, UsageError
@@ -40,7 +41,7 @@ class Earlier:
             no checkpoint.
         values: of the checkpoint's entries, by name; without what is in flight if this run's graph is another one.
         epochs: passes over the data set that the images were.
-        classes: what `classes_of` returned for the images of the training.
+        classes: what `classes_of` returned for the images of the training, of each kind.
         initial_weights: to begin with, from another training's checkpoint, by name.
     """
 
@@ -49,7 +50,7 @@ class Earlier:
     ends_at_step: int | None = None
     values: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     epochs: float = 0.0
-    classes: str | None = None
+    classes: Mapping[str, str | int] = dataclasses.field(default_factory=dict)
     initial_weights: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def images_drawn(self, modifiers: Modifiers, images_per_step: int) -> int:
@@ -57,23 +58,37 @@ class Earlier:
         is_staged = modifiers.staged_vars and any(name.startswith(IN_FLIGHT) for name in self.values)
         return self.images + is_staged * images_per_step
 
-    def require_classes(self, source: StoredImages | None) -> None:
+    def require_classes(self, source: StoredImages | None, num_classes: int) -> None:
         """Compares the classes of the training with those of this run's images, as far as both are known.
 
         Raises:
-            UsageError: they have other names, or another order, so labels would mean other classes.
+            UsageError: labels would mean other classes: they have other names, or another order; or nothing shows
+                whether the labels of records are numbered as those of the training were.
         """
-        now = classes_of(source)
-        if source and now and self.classes not in (None, now):
+        now = classes_of(source, num_classes)
+        if source is None or all(self.classes.get(kind, value) == value for kind, value in now.items()):
+            return
+        if not isinstance(source, PhotoRecords):
             raise UsageError(
                 f"The classes of {source.directory} are not those that the checkpoint was trained on, so its labels "
                 "mean others. Pass a --data_dir with the same class folders in train, or another --train_dir."
             )
+        if source.first_label(num_classes) is None:
+            raise UsageError(
+                f"The images of {source.directory} do not show whether their labels count from 0 or 1; those that the "
+                f"checkpoint was trained on counted from {self.classes[source.layout.label]}. Pass a --data_dir that "
+                "has the train shards, too."
+            )
 
 
-def classes_of(source: StoredImages | None) -> str | None:
-    """Returns a checksum of the names of a folder's classes in their order; None if images have only numbers."""
-    return digest(source.classes) if isinstance(source, PhotoFolder) else None
+def classes_of(source: StoredImages | None, num_classes: int) -> dict[str, str | int]:
+    """Returns what tells how images are labelled: of a folder, a checksum of its classes' names in their order.
+
+    Of records it is the first label, by its key; of other images nothing.
+    """
+    if isinstance(source, PhotoRecords):
+        return {source.layout.label: labels_of(source, num_classes).start}
+    return {"class folders": digest(source.classes)} if isinstance(source, PhotoFolder) else {}
 
 
 def checkpoint_facts(config: Config) -> dict[str, Any]:
@@ -146,7 +161,7 @@ def find_earlier(config: Config, team: Team, display: Display) -> Earlier:
         ends_at_step=_end_of_attempt(saved),
         values=values,
         epochs=images / saved.facts["images_per_epoch"],
-        classes=saved.facts.get("classes"),
+        classes=saved.facts.get("classes") or {},
     )
 
 

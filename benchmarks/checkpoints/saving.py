@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Mapping
 
 from benchmarks.checkpoints import checkpoint_files, resuming
 from benchmarks.checkpoints.training_state import TrainingState
@@ -19,12 +20,12 @@ from results.version import SUITE_VERSION
 class CheckpointCallback:
     """Saves checkpoints of a run with --train_dir. Training goes on if one cannot be saved; the log has the error.
 
-    `classes` are those of the training before, see `resuming.classes_of`: images whose classes have no names keep them.
+    `classes` are those of the training before, see `resuming.classes_of`: images of another kind keep them.
     """
 
     name = "a checkpoint"
 
-    def __init__(self, run: RunSession, state: TrainingState, classes: str | None = None) -> None:
+    def __init__(self, run: RunSession, state: TrainingState, classes: Mapping[str, str | int]) -> None:
         self._run, self._state, self._classes = run, state, classes
         self._saved_step, self._saved_at = run.epochs.steps_before, time.monotonic()
 
@@ -40,12 +41,12 @@ class CheckpointCallback:
 
     def after_step(self, steps: int) -> bool:
         """Saves a checkpoint."""
-        config, epochs = self._run.config, self._run.epochs
+        config, epochs, built = self._run.config, self._run.epochs, self._run.built
         facts = {
             **resuming.checkpoint_facts(config),
             "images": epochs.images_after(steps),
             "images_per_epoch": epochs.images_per_epoch,
-            "classes": resuming.classes_of(self._run.built.input.source) or self._classes,
+            "classes": {**self._classes, **resuming.classes_of(built.input.source, config.workload.num_classes)},
             "ends_at_step": self._run.last_step,
             "run": restarts.inherited().run,
             "suite_version": SUITE_VERSION,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import tensorflow as tf
@@ -89,7 +89,7 @@ def train(config: Config, log: RunLog, display: Display, team: Team) -> None:
         drawn = earlier.images_drawn(config.variables.modifiers, config.batch_global)
         built = run_graph.build(config, devices, drawn)
         if not config.workload.forward_only or config.workload.print_training_accuracy:
-            earlier.require_classes(built.input.source)
+            earlier.require_classes(built.input.source, config.workload.num_classes)
         log.started("graph")
         log.observe(steps_before=earlier.steps, restarts=len(restarts.inherited().failures))
         log.placement = built.placement
@@ -152,7 +152,10 @@ def _epochs(config: Config, built: RunGraph, steps_before: int = 0, images_befor
 
 
 def _callbacks(
-    run: RunSession, state: TrainingState | None, classes: str | None, evaluator: evaluation.Evaluator | None
+    run: RunSession,
+    state: TrainingState | None,
+    classes: Mapping[str, str | int],
+    evaluator: evaluation.Evaluator | None,
 ) -> Callbacks:
     """Returns what is called between the steps of a run: checkpoints of `state`, then evaluation, then summaries."""
     config = run.config

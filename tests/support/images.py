@@ -135,6 +135,19 @@ def rewrite_value(file: Path, number: int, key: str, value: int | bytes) -> None
     rewrite(file, number, change)
 
 
+def relabelled(directory: Path, target: Path, split: str, new_label: Callable[[int], int]) -> list[int]:
+    """Writes the records in one shard, with other labels, which it returns."""
+    target.mkdir(exist_ok=True)
+    labels = []
+    with tf.io.TFRecordWriter(str(target / f"{split}-00000-of-00001")) as writer:
+        for number, record in enumerate(r for f in sorted(directory.iterdir()) for r in tfrecord.walk(f)):
+            example = tf.train.Example.FromString(record.payload)
+            labels.append(new_label(number))
+            example.features.feature["image/class/label"].int64_list.value[:] = labels[-1:]
+            writer.write(example.SerializeToString())
+    return labels
+
+
 def to_tfds(directory: Path, target: Path) -> None:
     """Writes a data set of the Inception layout in that of TFDS."""
     target.mkdir()

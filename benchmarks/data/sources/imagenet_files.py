@@ -47,9 +47,9 @@ _NUMBER = re.compile(r"(?<!\d)(?<!-of-)\d++(?=-of-|\.)")
 # Of the photos that a run reads from folders.
 _ENDINGS = (*JPEG_ENDINGS, ".png")
 _RECORDS_DESCRIBED = 64
-# So many records of so many files tell whether labels are numbered from 0 or 1: a class that has its share is missing
-# from them once in 3,000 times.
-_SAMPLED_PER_CLASS, _FILES_SAMPLED = 8, 16
+# At most so many records of so many files tell whether labels are numbered from 0 or 1: a class that has its share is
+# missing from them once in 3,000 times.
+_SAMPLED_PER_CLASS, _LEAST_SAMPLED, _FILES_SAMPLED = 8, 1000, 16
 _ANY_LABELS = range(2**31)
 _CONVERTED = "convert the photos with 'run_bench.py data convert' (docs/howto/real-data.md)"
 
@@ -68,6 +68,13 @@ class PhotoRecords(StoredImages):
     training_files: Sequence[Path]
     compression: tfrecord.Compression = ""
     empty: Sequence[Path] = ()
+    _first_labels: dict[int, int | None] = dataclasses.field(default_factory=dict, init=False, compare=False)
+
+    def first_label(self, num_classes: int) -> int | None:
+        """Returns the label of the first class of photos if training images show it; with 1001 classes it is known."""
+        if num_classes not in self._first_labels:
+            self._first_labels[num_classes] = _find_first_label(self, num_classes)
+        return self._first_labels[num_classes]
 
     @functools.cached_property
     def count(self) -> int:
@@ -136,7 +143,8 @@ def labels_of(source: Photos, num_classes: int) -> range:
     background = int(num_classes == BACKGROUND_CLASSES)
     lowest, told = -background, num_classes - background
     if isinstance(source, PhotoRecords):
-        lowest += _first_label(source, num_classes)
+        shown = source.first_label(num_classes)
+        lowest += source.layout.first_label if shown is None else shown
     elif (stored := len(source.classes)) != told:
         differ = f"{source.directory} holds {counted(stored, 'class folder')}, and the model tells {told} apart"
         fitting = f"pass --num_classes={stored + (stored == BACKGROUND_CLASSES)}"
@@ -147,23 +155,30 @@ def labels_of(source: Photos, num_classes: int) -> range:
     return range(lowest, lowest + num_classes)
 
 
-def _first_label(source: PhotoRecords, num_classes: int) -> int:
-    """Returns the label of the first class of photos: that of the layout, unless training images of others tell."""
+def _find_first_label(source: PhotoRecords, num_classes: int) -> int | None:
+    """Looks for the label 0 or that of the last class; None, with a warning unless it is ImageNet: there is neither."""
     usual = source.layout.first_label
-    if not usual or num_classes in (IMAGENET_CLASSES, BACKGROUND_CLASSES):
+    if num_classes == BACKGROUND_CLASSES:
         return usual
     files = source.training_files[:: -(-len(source.training_files) // _FILES_SAMPLED)]
-    count = 0
-    for label, _ in _first_photos(files, source.layout, -(-_SAMPLED_PER_CLASS * num_classes // len(files))):
-        if label in (0, num_classes):
-            return min(usual, label)
-        count += 1
+    records, count, zeros = max(_SAMPLED_PER_CLASS * num_classes, _LEAST_SAMPLED), 0, 0
+    for label, _ in _first_photos(files, source.layout, -(-records // len(files))):
+        count, zeros = count + 1, zeros + (label == 0)
+        if label == num_classes:
+            return 1
+        if zeros == 2:  # a single one may be a mistake
+            return 0
+    if num_classes == IMAGENET_CLASSES:
+        return None
+    if zeros:
+        return 0
     if count:
+        kind = "validation" if source.split == "validation" and source.training_files == source.files else "training"
         warn_once(
-            f"Labels are taken to count from 1: of {count} training images of {source.directory}, none has label 0 or "
-            f"{num_classes}."
+            f"Labels are taken to count from {usual}: of {count} {kind} images of {source.directory}, none has label 0 "
+            f"or {num_classes}."
         )
-    return usual
+    return None
 
 
 def _first_photos(files: Sequence[Path], layout: Layout, records: int) -> Iterator[tuple[int, bytes]]:

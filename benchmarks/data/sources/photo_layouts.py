@@ -83,7 +83,12 @@ def read_example(payload: bytes, layout: Layout, labels: range) -> Features:
     lowest, highest = max(0, labels.start), labels.stop - 1
     if len(label) != 1 or not lowest <= label[0] <= highest:
         what = f"its label is {list(label[:5])}, not one number of {lowest} to {highest}"
-        raise BadPhotoError("label", what, "correct it, or pass --num_classes")
+        advice = "correct it"
+        if len(label) == 1 and label[0] > highest:
+            advice += ", or pass --num_classes"
+        elif list(label) == [0]:  # no image that was looked at before had it
+            advice += "; if labels count from 0, shuffle the images over the shards, since the first ones must show it"
+        raise BadPhotoError("label", what, advice)
     if len(encoded) != 1:
         raise BadPhotoError("keys", f"it holds {len(encoded)} images instead of one", "make it again")
     if layout.sides:

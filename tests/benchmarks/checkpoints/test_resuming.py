@@ -23,7 +23,7 @@ from benchmarks.graph import run_graph
 from benchmarks.graph.epochs import Epochs
 from benchmarks.measure.display import Display
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Records, RunBench, losses_of, wait_until
-from tests.support.images import to_folder
+from tests.support.images import relabelled, to_folder
 from tests.support.rotation import rotating
 from tests.support.settings import resolve
 
@@ -112,6 +112,20 @@ def test_folders_of_other_classes_are_refused(run_bench: RunBench, fake_imagenet
         assert (finished.status, "are not those that the checkpoint was trained on" in finished.stderr) == (2, True), (
             finished
         )
+
+
+def test_records_that_do_not_show_how_labels_count_are_not_taken_for_others(
+    run_bench: RunBench, fake_imagenet: Path, tmp_path: Path
+) -> None:
+    """Their first class is in the training set alone, so validation images elsewhere would count from 1."""
+    relabelled(fake_imagenet, tmp_path / "both", "train", lambda number: number % 5)
+    for directory in ("both", "alone"):
+        relabelled(fake_imagenet, tmp_path / directory, "validation", lambda number: 1 + number % 4)
+    on_records = ("--model=trivial", *SMALL[0:1], "--batch_size=4", "--num_classes=5", "--train_dir=ck")
+    assert run_bench(*on_records, "--data_dir=both", "--num_batches=1", "--num_warmup_batches=0").status == 0
+    assert run_bench(*on_records, "--data_dir=both", "--eval").status == 0
+    finished = run_bench(*on_records, "--data_dir=alone", "--eval")
+    assert finished.status == 2 and "alone do not show whether their labels count from 0 or 1; " in finished.stderr
 
 
 @pytest.mark.parametrize(
@@ -203,7 +217,7 @@ def test_a_checkpoint_follows_so_many_steps_or_seconds_and_the_last_step(
     now = 0.0
     monkeypatch.setattr(saving.time, "monotonic", lambda: now)
     run: Any = SimpleNamespace(config=resolve(*SMALL, "--train_dir=ck", *words), epochs=Epochs(60_000, 4, 4, 16))
-    callback, found = saving.CheckpointCallback(run, None), []  # type: ignore[arg-type]
+    callback, found = saving.CheckpointCallback(run, None, {}), []  # type: ignore[arg-type]
     for step in range(5, 16):
         now += 10.0
         found += [step] * callback.is_due(step, last=False)

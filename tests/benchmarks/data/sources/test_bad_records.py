@@ -177,15 +177,22 @@ def test_files_that_change_while_they_are_read_are_named(
     assert re.search(f"{copied / DAMAGED} {words}", str(skipping.failure))
 
 
-@pytest.mark.parametrize("label", [5000, 0, -1])
-def test_a_label_out_of_range_is_named(copied: Path, label: int) -> None:
+@pytest.mark.parametrize(
+    ("label", "advice"),
+    [
+        (5000, "correct it, or pass --num_classes"),
+        (0, "correct it; if labels count from 0, shuffle the images over the shards"),
+        (-1, "correct it"),
+    ],
+)
+def test_a_label_out_of_range_is_named(copied: Path, label: int, advice: str) -> None:
     rewrite_value(copied / DAMAGED, 6, "image/class/label", label)
     source = find(copied)
     with pytest.raises(tf.errors.InvalidArgumentError, match="label out of range"):
         take_batches(copied, 10, num_classes=1000)
     problem = bad_records.explain_failure(source, 1000, ValueError("words"))
     assert f"{copied / DAMAGED}: record 6 at byte " in str(problem)
-    assert f"its label is [{label}], not one number of 1 to 1000" in str(problem)
+    assert f"its label is [{label}], not one number of 1 to 1000: {advice}" in str(problem).replace("; c", ": c", 1)
 
 
 @pytest.mark.parametrize(

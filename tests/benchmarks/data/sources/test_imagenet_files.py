@@ -24,7 +24,16 @@ from benchmarks.data.sources.photo_layouts import INCEPTION
 from benchmarks.data.sources.tfrecord import Defect
 from benchmarks.data.writing.photo_records import Original, photo_example
 from benchmarks.errors import DataError
-from tests.support.images import find, labels_of, make_files, read_towers, take_batches, to_folder, to_tfds
+from tests.support.images import (
+    find,
+    labels_of,
+    make_files,
+    read_towers,
+    relabelled,
+    take_batches,
+    to_folder,
+    to_tfds,
+)
 from tests.support.rotation import rotating
 
 FIRST = "train-00000-of-00004"
@@ -284,28 +293,19 @@ def test_a_compressed_shard_that_is_cut_off_is_named(copied: Path) -> None:
     assert [defect.path for defect in _defects(copied)] == [file]
 
 
-def _relabelled(directory: Path, target: Path, split: str, new_label: Callable[[int], int]) -> list[int]:
-    """Writes the records in one shard, with other labels, which it returns."""
-    target.mkdir(exist_ok=True)
-    labels = []
-    with tf.io.TFRecordWriter(str(target / f"{split}-00000-of-00001")) as writer:
-        for number, record in enumerate(r for f in sorted(directory.iterdir()) for r in tfrecord.walk(f)):
-            example = tf.train.Example.FromString(record.payload)
-            labels.append(new_label(number))
-            example.features.feature["image/class/label"].int64_list.value[:] = labels[-1:]
-            writer.write(example.SerializeToString())
-    return labels
-
-
 @pytest.mark.parametrize("first", [0, 1])
 def test_the_training_images_tell_whether_classes_are_numbered_from_0_or_1(
     fake_imagenet: Path, tmp_path: Path, first: int
 ) -> None:
-    _relabelled(fake_imagenet, tmp_path, "train", lambda number: first + number % 5)
-    labels = _relabelled(fake_imagenet, tmp_path, "validation", lambda number: first + 1 + number % 3)
+    relabelled(fake_imagenet, tmp_path, "train", lambda number: first + number % 5)
+    labels = relabelled(fake_imagenet, tmp_path, "validation", lambda number: first + 1 + number % 3)
     training, validation = (find(tmp_path, split) for split in ("train", "validation"))
     assert imagenet_files.labels_of(training, 5) == imagenet_files.labels_of(validation, 5) == range(first, first + 5)
+    assert imagenet_files.labels_of(training, 1000) == range(first, first + 1000)
     assert imagenet_files.labels_of(training, 1001) == range(1001), "ImageNet's are known"
+    relabelled(fake_imagenet, tmp_path / "other", "train", lambda number: first + 1 + number % 5)
+    to_tfds(tmp_path / "other", tmp_path / "tfds")  # which takes 1 from each
+    assert imagenet_files.labels_of(find(tmp_path / "tfds"), 5) == range(first, first + 5)
     batches = take_batches(tmp_path, 10, options=InputOptions(split="validation"), num_classes=5)
     assert _labels([batches]) == sorted(label - first for label in labels)
     with pytest.raises(tf.errors.InvalidArgumentError, match="label out of range"):
@@ -315,12 +315,15 @@ def test_the_training_images_tell_whether_classes_are_numbered_from_0_or_1(
 def test_labels_that_do_not_tell_are_warned_of_once(
     fake_imagenet: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _relabelled(fake_imagenet, tmp_path, "train", lambda number: 3)
+    relabelled(fake_imagenet, tmp_path, "train", lambda number: 3)
     source = find(tmp_path)
     for _ in range(2):
         assert imagenet_files.labels_of(source, 7) == range(1, 8)
     assert capsys.readouterr().err.count("Labels are taken to count from 1: of 40 training images") == 1
-    _relabelled(fake_imagenet, tmp_path, "train", lambda number: -1)
+    relabelled(fake_imagenet, tmp_path / "alone", "validation", lambda number: 3)
+    assert imagenet_files.labels_of(find(tmp_path / "alone", "validation"), 7) == range(1, 8)
+    assert capsys.readouterr().err.count("Labels are taken to count from 1: of 40 validation images") == 1
+    relabelled(fake_imagenet, tmp_path, "train", lambda number: -1)
     assert imagenet_files.labels_of(find(tmp_path), 7) == range(1, 8)
     assert capsys.readouterr().err == "", "no label is read"
 
