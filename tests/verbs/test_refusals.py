@@ -120,7 +120,7 @@ EXPLANATIONS = [
     ("explain --gpu=H100 --gpus=0,1", "--gpu=H100 and --gpus=0,1 contradict each other"),
     ("explain --gpu=H100 --peak_tflops=9", "--gpu and --peak_tflops are two ways to say the same"),
     ("explain --gpu=V100 --precision=bf16", "has no rate for --precision=bf16: use fp32, fp16."),
-    ("explain '--gpu=RTX 6000'", "may be several GPUs: RTX 6000 Ada Generation, Quadro RTX 6000."),
+    ("explain '--gpu=RTX 6000'", " Edition, RTX 6000 Ada Generation, Quadro RTX 6000. Add a word of one of them."),
     ("explain --gpu=H1000", "'H1000' is no known GPU."),
     ("explain --list_models replicated", "leave out what is beside it"),
     ("explain replicated --output_format=json", "explain has JSON of --placement, or of several models"),
