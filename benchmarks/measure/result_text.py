@@ -48,7 +48,7 @@ def step_lines(record: Record) -> list[str]:
         rare += "" if derived.step_ms_p999 is None else f", of 99.9 % {derived.step_ms_p999:.1f} ms"
         lines = [
             f"latency:        {p50:.1f} ms median, of 90 % at most {p90:.1f} ms, of {rare}; "
-            f"{len(seconds)} batches of {measurement.images_per_step}"
+            f"{len(seconds)} {'batch' if len(seconds) == 1 else 'batches'} of {measurement.images_per_step}"
         ]
     if derived.compile_seconds is not None:
         lines.append(f"compiling:      XLA made the first step {derived.compile_seconds:.1f} s longer")

@@ -97,7 +97,7 @@ def check(
         what = f"{counted(len(again), 'stored run')} with a session_id of today's runs ({shared})"
         notes.append(f"Not compared, as a part of today's session: {what}. Give each session its own id, or none.")
     compared = {session_of(session.records[0]) for session in bases}
-    of_other_sessions = []
+    without_runs, with_old_runs = list[str](), list[str]()
     for key, group in theirs.items():
         if key in candidates or key[1] not in hardware:
             continue
@@ -106,9 +106,11 @@ def check(
         if compared & {session_of(session.records[0]) for session in history}:
             findings.append(_finding(key, title, [], history, threshold))
         else:
-            of_other_sessions.append(title)
-    if of_other_sessions:
-        notes.append(f"{today_name} lacks runs of stored configurations: {'; '.join(of_other_sessions)}.")
+            (with_old_runs if key in mine else without_runs).append(title)
+    if without_runs:
+        notes.append(f"Stored configurations without a run in {today_name}: {'; '.join(without_runs)}.")
+    if with_old_runs:
+        notes.append(f"Not judged, since their runs in {today_name} are stored or older: {'; '.join(with_old_runs)}.")
     return Findings(
         base=_side(stored_name, bases),
         candidate=Side(name=today_name, software=software_in_words(of_today)),
@@ -273,7 +275,7 @@ class SessionLimits:
 
     def _too_few(self, logs: Sequence[float]) -> Decision:
         reason = (
-            f"There {'is' if self.sessions == 1 else 'are'} {counted(self.sessions, 'stored session')} of this "
+            f"There {'is' if self.sessions == 1 else 'are'} {counted(self.sessions, 'other stored session')} of this "
             f"configuration on this hardware, and {FEWEST_SESSIONS} are needed to separate a change from noise: "
             f"store {FEWEST_SESSIONS - self.sessions} more."
         )

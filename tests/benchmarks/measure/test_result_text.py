@@ -47,6 +47,11 @@ OVERFLOWED = {"loss_scales": [8.0, 4.0, 4.0, 8.0, 4.0], "skipped_updates": [1.0,
             "1000 batches of 8",
         ),
         (
+            {"step_seconds": [0.001]},
+            OF_INFERENCE,
+            "latency:        1.0 ms median, of 90 % at most 1.0 ms, of all 1.0 ms; 1 batch of 8",
+        ),
+        (
             {"step_seconds": [0.5] * 5, "tower_step_seconds": [[0.5], [1.0]]},
             OF_INFERENCE,
             "step:           500.0 ms median, 500.0 ms at the 99th percentile of 5 steps",

@@ -150,7 +150,8 @@ def test_too_few_sessions_are_counted_and_what_is_missing_is_said(stored: int) -
     decision = SessionLimits([100.0] * stored).judge([50.0] * 3, threshold=0.05)
     assert decision.verdict is Verdict.INCONCLUSIVE and decision.smallest_drop is None
     assert (
-        f" {stored} stored session" in decision.reason and f"store {FEWEST_SESSIONS - stored} more" in decision.reason
+        f" {stored} other stored session" in decision.reason
+        and f"store {FEWEST_SESSIONS - stored} more" in decision.reason
     )
     assert (decision.change and decision.change.value) == (pytest.approx(-0.5) if stored else None)
 

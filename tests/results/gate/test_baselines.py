@@ -223,10 +223,15 @@ class TestCheck:
         assert titles[2] == f"{titles[1]} (learning_rate is 0.2 in today.jsonl and 0.1 in kept)"
 
     def test_what_only_other_sessions_ran_is_a_note(self) -> None:
-        found = judged(night(20), [*nights(10), *(run(day, model="vgg16", session="weekly") for day in range(1, 9))])
-        assert only(found).verdict is Verdict.UNCHANGED
-        (note,) = found.notes
-        assert "today.jsonl lacks runs of stored configurations: vgg16" in note
+        weekly = [run(day, model="vgg16", session="weekly") for day in range(1, 9)]
+        for today, sentence in (
+            ((), "Stored configurations without a run in today.jsonl: vgg16"),
+            (weekly, "Not judged, since their runs in today.jsonl are stored or older: vgg16"),
+        ):
+            found = judged([*night(20), *today], [*nights(10), *weekly])
+            assert only(found).verdict is Verdict.UNCHANGED
+            (note,) = found.notes
+            assert note.startswith(sentence)
 
     def test_what_another_machine_ran_is_not_missing(self) -> None:
         found = judged(night(20), [*nights(10), *nights(10, hardware="another")])
@@ -235,7 +240,7 @@ class TestCheck:
     def test_a_new_machine_beside_a_known_one_is_not_decided(self) -> None:
         known, new = judged([*night(20, 85.0), *night(20, hardware="another")], nights(10)).findings
         assert (known.verdict, new.verdict) == (Verdict.REGRESSED, Verdict.INCONCLUSIVE)
-        assert "0 stored sessions" in new.reason
+        assert "0 other stored sessions" in new.reason
 
     def test_only_the_last_twenty_sessions_judge(self) -> None:
         old = [record for day in range(1, 10) for record in night(day, 50.0)]
