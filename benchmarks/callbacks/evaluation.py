@@ -15,6 +15,7 @@ from benchmarks.checkpoints import resuming
 from benchmarks.checkpoints.training_state import TrainingState
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
+from benchmarks.console import warn
 from benchmarks.data.options import of_validation
 from benchmarks.data.pipeline import input_pipeline
 from benchmarks.data.pipeline.input_pipeline import NO_LABEL, RunInput
@@ -160,6 +161,16 @@ class EvaluationCallback:
 
     def __init__(self, run: RunSession, evaluator: Evaluator | None) -> None:
         self._run, self._evaluator = run, evaluator
+        if evaluator is not None:
+            self._warn_of_points_after_the_end()
+
+    def _warn_of_points_after_the_end(self) -> None:
+        asked, last = self._run.config.evaluation, self._run.last_step
+        epochs = self._run.epochs.after(last) + _ROUNDING
+        late = [f"step {at}" for at in asked.eval_at_steps if at > last]
+        late += [f"epoch {at:g}" for at in asked.eval_at_epochs if at > epochs]
+        if late:
+            warn(f"No evaluation follows {', '.join(late)}: the training ends after step {last}.")
 
     def is_due(self, steps: int, *, last: bool) -> bool:
         """Returns whether to evaluate; after the last step unless that was already done.

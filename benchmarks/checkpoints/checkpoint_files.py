@@ -123,7 +123,7 @@ def latest(directory: str | Path) -> Saved | None:
     Warns if a newer one is damaged.
 
     Raises:
-        DataError: there are some, of which none can be used, or a storage does not answer.
+        DataError: there are or were some, of which none can be used, or a storage does not answer.
     """
     directory = path_of(directory)
     named, problems = _named(directory), []
@@ -143,6 +143,11 @@ def latest(directory: str | Path) -> Saved | None:
         return saved
     if problems:
         raise DataError(f"{' '.join(problems)} {directory} has no other checkpoint: pass another directory.")
+    if (state := directory / _STATE).exists():  # only a whole checkpoint is followed by it
+        raise DataError(
+            f"{directory} has lost its checkpoints, which {state} should name: pass another directory, or remove "
+            f"{_STATE} to begin anew."
+        )
     return None
 
 

@@ -183,6 +183,26 @@ def test_an_evaluation_follows_the_step_that_completes_the_epochs(wanted: dict[s
     assert all(evaluation.is_due(steps, last=True) != (steps in due) for steps in range(1, 13)), "the last, once"
 
 
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"eval_at_steps": (1, 12, 13), "eval_at_epochs": (4.8, 5.0)}, "No evaluation follows step 13, epoch 5: "),
+        ({"eval_at_steps": (12,), "eval_at_epochs": (4.8,), "eval_every_steps": 20}, ""),
+    ],
+)
+def test_points_after_the_end_are_named_by_the_process_that_evaluates(
+    wanted: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = types.SimpleNamespace(evaluation=options.Evaluation(**wanted))
+    epochs = Epochs(images_per_epoch=50, images_per_step=20)
+    run: Any = types.SimpleNamespace(config=config, epochs=epochs, last_step=12)
+    EvaluationCallback(run, None)
+    assert capsys.readouterr().err == ""
+    EvaluationCallback(run, object())  # type: ignore[arg-type]
+    found = capsys.readouterr().err
+    assert (said + "the training ends after step 12." in found) if said else found == ""
+
+
 def test_an_evaluation_is_timed_without_the_optimisation_of_its_graph_and_ends_training(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -206,7 +226,9 @@ def test_an_evaluation_is_timed_without_the_optimisation_of_its_graph_and_ends_t
     config = types.SimpleNamespace(evaluation=options.Evaluation(eval_every_steps=1, stop_at_top_1_accuracy=0.5))
     epochs = Epochs(images_per_epoch=50, images_per_step=20)
     display = types.SimpleNamespace(evaluated=lambda result: None)
-    run: Any = types.SimpleNamespace(config=config, epochs=epochs, log=log, display=display, session=None)
+    run: Any = types.SimpleNamespace(
+        config=config, epochs=epochs, log=log, display=display, session=None, last_step=3
+    )
     evaluation = EvaluationCallback(run, evaluator)  # type: ignore[arg-type]
     assert evaluation.after_step(1) and evaluation.after_step(2)
     assert [(each["images"], each["seconds"]) for each in log.numbers.evaluations] == [(12, 3.0)] * 2

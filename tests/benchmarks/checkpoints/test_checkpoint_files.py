@@ -152,6 +152,16 @@ def test_a_damaged_one_is_named_and_the_whole_one_before_is_used(
     assert not list(tmp_path.glob("model.ckpt-6*")), "the damaged one goes first"
 
 
+@pytest.mark.parametrize("part", [".index", ".data-00000-of-00001"])
+def test_a_directory_that_has_lost_its_checkpoints_is_not_an_empty_one(tmp_path: Path, part: str) -> None:
+    assert checkpoint_files.latest(tmp_path) is None
+    Path(f"{write(tmp_path, 4)}{part}").unlink()
+    with pytest.raises(DataError, match="model.ckpt-4 is damaged|has lost its checkpoints, which .*/checkpoint should"):
+        checkpoint_files.latest(tmp_path)
+    (tmp_path / "checkpoint").unlink()
+    assert checkpoint_files.latest(tmp_path) is None
+
+
 def test_one_that_a_running_training_removes_meanwhile_is_not_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
