@@ -68,13 +68,30 @@ def fields(part: type[msgspec.Struct]) -> str:
 def record_schema() -> str:
     """Returns the JSON schema of a record."""
     fields = [(field.name, PARTS.get(field.name, field.type)) for field in msgspec.structs.fields(Record)]
-    whole = msgspec.defstruct("Record", fields, forbid_unknown_fields=True)
-    return json.dumps(msgspec.json.schema(whole), indent=1) + "\n"
+    return _schema(msgspec.defstruct("Record", fields, forbid_unknown_fields=True))
 
 
 def findings_schema() -> str:
     """Returns the JSON schema of the gate's findings."""
-    return json.dumps(msgspec.json.schema(Document), indent=1) + "\n"
+    return _schema(Document)
+
+
+def _schema(of: type[msgspec.Struct]) -> str:
+    """Returns a JSON schema as every version of Python and msgspec gives it."""
+
+    def same(part: Any) -> Any:
+        if isinstance(part, list):
+            return [same(each) for each in part]
+        if not isinstance(part, dict):
+            return part
+        # Python 3.13 takes the indent from docstrings, and newer versions of msgspec say that keys are strings.
+        return {
+            name: inspect.cleandoc(each) if name == "description" and isinstance(each, str) else same(each)
+            for name, each in part.items()
+            if name != "propertyNames"
+        }
+
+    return json.dumps(same(msgspec.json.schema(of)), indent=1) + "\n"
 
 
 def attributes(of: type) -> dict[str, str]:
@@ -116,7 +133,7 @@ def _machine(record: Record) -> str:
     environment = record.environment
     return (
         f"{environment['cpu_cores_usable']} cores of an {environment['cpu_model']}, no GPU, "
-        f"TensorFlow {environment['tensorflow_version']}, {record.identity.time_utc[:10]}."
+        f"TensorFlow {environment['tensorflow_version']}, {record.minute[:10]}."
     )
 
 

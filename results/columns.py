@@ -179,7 +179,7 @@ COLUMNS = (
     ),
     Column("derived.step_ms_p999", "99.9th percentile of the step times; needs 1,000 steps", float, "ms"),
     Column("config.xla"),
-    Column("derived.compile_seconds", "with XLA: first step - median step", float, "s", name="compile_s"),
+    Column("derived.compile_seconds", "if it compiled: first step - median step", float, "s", name="compile_s"),
     Column("config.conv1x1_as_matmul", kind=bool),
     Column(
         "derived.loss_difference_to_fp32",

@@ -17,7 +17,7 @@ from benchmarks.cli import main
 from benchmarks.cli.verbs import NAMES, chosen, commands, flags_of, load
 from benchmarks.cluster import server_verb
 from benchmarks.compare import ab_verb, calibration
-from benchmarks.config import config, flag, outside_models, run_flags
+from benchmarks.config import config, flag, outside_models, run_flags, variable_update
 from benchmarks.config.outside_models import Facts
 from benchmarks.data import input_verb
 from benchmarks.devices import devices_verb
@@ -113,6 +113,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(hardware, "gpu_inventory", lambda *_: hardware.Inventory(gpus))
     facts = Facts(image_size=64, channels=3, outputs=1000, takes_classes=True)
     monkeypatch.setattr(outside_models, "_facts", lambda *_: facts)
+    monkeypatch.setattr(variable_update, "_torch_version", lambda *_: "2.6.0")  # it may not be installed
     for name in ("my_net.py", "out/recommend/recommended.flags"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()

@@ -182,7 +182,7 @@ def _notes_on_differences(pairs: Sequence[Pair]) -> Iterator[str]:
         codes = [record.config.get("model_digest") for record in (base, candidate)]
         fields = [text for text in config_differences(base, candidate, SIDES) if not text.startswith("model_digest ")]
         if fields:
-            yield f"The sides understand the same flags differently: {listed(fields)}."
+            yield f"The configurations differ, by the flags or defaults of the commands: {listed(fields)}."
         if codes[0] != codes[1]:
             names = [record.model.get("code") or record.config.get("model") for record in (base, candidate)]
             yield f"The code of the model differs: {names[0]} in the base, {names[1]} in the candidate."

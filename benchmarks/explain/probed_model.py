@@ -268,7 +268,7 @@ def _builds_in_nchw(
         found = None if logits is None else _logits(model, spec, data_format="NCHW")
     except Exception:  # of code that is not ours
         return False
-    return logits is None or found is None or not abs(found - logits).max() > _UNLIKE * abs(logits).max()
+    return logits is None or found is None or not np.max(abs(found - logits)) > _UNLIKE * np.max(abs(logits))
 
 
 def _sources(name: str, modules: set[str]) -> dict[str, str]:

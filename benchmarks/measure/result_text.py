@@ -51,7 +51,7 @@ def step_lines(record: Record) -> list[str]:
             f"{len(seconds)} {'batch' if len(seconds) == 1 else 'batches'} of {measurement.images_per_step}"
         ]
     if derived.compile_seconds is not None:
-        lines.append(f"compiling:      XLA made the first step {derived.compile_seconds:.1f} s longer")
+        lines.append(f"compiling:      it made the first step {derived.compile_seconds:.1f} s longer")
     if scales := measurement.loss_scales:
         skipped = f"{sum(measurement.skipped_updates):.0f} of {len(scales)} updates skipped after an overflow"
         lines.append(f"loss scale:     {scales[-1]:g} at the end; {skipped}")

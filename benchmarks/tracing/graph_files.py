@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import tensorflow as tf
+from google.protobuf import text_format
 
 from benchmarks.config.config import Config
 from benchmarks.data.sources.storage import Address, path_of
@@ -59,7 +60,10 @@ def _require_writable(path: Path, flag: str) -> None:
 
 def write_graph(graph: tf.compat.v1.GraphDef, path: Path) -> None:
     """Writes a graph, as text if the name ends in `txt`, else binary."""
-    tf.io.write_graph(graph, str(path.parent), path.name, as_text=path.name.endswith("txt"))
+    if path.name.endswith("txt"):  # tf.io.write_graph of TensorFlow 2.20 cannot write text with protobuf 7
+        path.write_text(text_format.MessageToString(graph))
+    else:
+        path.write_bytes(graph.SerializeToString(deterministic=True))
 
 
 def write_partitions(graphs: Iterable[tf.compat.v1.GraphDef], prefix: Path) -> None:

@@ -106,7 +106,7 @@ def test_what_the_sides_ran_is_named_if_their_words_have_flags_of_their_own(ab: 
     assert "1 x 32" not in found.stderr
     (note,) = found.notes
     difference = "batch_per_device is 16 in the base and 8 in the candidate"
-    assert note == f"The sides understand the same flags differently: {difference}."
+    assert note == f"The configurations differ, by the flags or defaults of the commands: {difference}."
 
 
 def test_rounds_alternate_which_side_is_first_and_end_when_all_is_decided(ab: Ab, builds: Builds) -> None:

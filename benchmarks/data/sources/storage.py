@@ -94,6 +94,8 @@ class Address(PosixPath):
 class _Opened(io.RawIOBase):
     """An open file, as `io` wants it."""
 
+    _file: Any = None
+
     def __init__(self, address: Address, mode: str) -> None:
         self._address, self._mode, self._position = address, mode, 0
         with _storage(address) as gfile:
@@ -130,7 +132,7 @@ class _Opened(io.RawIOBase):
         return len(data)
 
     def close(self) -> None:
-        if not self.closed:
+        if not self.closed and self._file is not None:  # Python closes also what could not be opened
             with _storage(self._address):
                 self._file.close()
         super().close()

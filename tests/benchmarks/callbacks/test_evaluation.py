@@ -226,9 +226,7 @@ def test_an_evaluation_is_timed_without_the_optimisation_of_its_graph_and_ends_t
     config = types.SimpleNamespace(evaluation=options.Evaluation(eval_every_steps=1, stop_at_top_1_accuracy=0.5))
     epochs = Epochs(images_per_epoch=50, images_per_step=20)
     display = types.SimpleNamespace(evaluated=lambda result: None)
-    run: Any = types.SimpleNamespace(
-        config=config, epochs=epochs, log=log, display=display, session=None, last_step=3
-    )
+    run: Any = types.SimpleNamespace(config=config, epochs=epochs, log=log, display=display, session=None, last_step=3)
     evaluation = EvaluationCallback(run, evaluator)  # type: ignore[arg-type]
     assert evaluation.after_step(1) and evaluation.after_step(2)
     assert [(each["images"], each["seconds"]) for each in log.numbers.evaluations] == [(12, 3.0)] * 2

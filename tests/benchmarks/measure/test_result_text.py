@@ -101,7 +101,7 @@ def test_every_line_has_its_own_number() -> None:
 
 def test_compiling_is_what_the_first_step_took_longer() -> None:
     fields = {"step_seconds": [0.5] * 3, "first_step_seconds": 8.0}
-    assert "compiling:      XLA made the first step 7.5 s longer" in _lines(fields, compiled=True)
+    assert "compiling:      it made the first step 7.5 s longer" in _lines(fields, compiled=True)
     assert len(_lines(fields)) == 1
 
 
