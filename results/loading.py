@@ -32,11 +32,13 @@ _UTF16 = "is in UTF-16, and records are in UTF-8: convert it (iconv -f utf-16 -t
 _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"BZh", b"PK\x03\x04")
 # How an array of records begins; a prefix of a line in a log, such as [pod/name], is none.
 _ARRAY = re.compile(rb"\[\s*(\{|$)")
+# Of results.csv, also as spreadsheets save it.
+_HEADS_OF_CSV = (b"run_id,", b"run_id;", b"run_id\t", b'"run_id"')
 # How files begin that users take for records, and the message about them.
 _FOREIGN_FORMATS = (
     ((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), _UTF16),
     (_COMPRESSED, "is compressed: unpack it (gunzip, unzstd, unxz, bunzip2 or unzip)"),
-    ((b"PAR1", b"run_id,"), "was exported from records: name results.jsonl, of which it was made"),
+    ((b"PAR1", *_HEADS_OF_CSV), "was exported from records: name results.jsonl, of which it was made"),
     ((LFS_POINTER,), IS_LFS_POINTER),
 )
 

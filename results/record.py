@@ -138,6 +138,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return 0.0
 
     @property
+    def minute(self) -> str:
+        """When it was made, in UTC, to the minute; as it is stated if that cannot be read."""
+        if not self.ended:
+            return self.identity.time_utc[:16]
+        return datetime.datetime.fromtimestamp(self.ended, datetime.UTC).strftime("%Y-%m-%d %H:%M")
+
+    @property
     def rate(self) -> float | None:
         """Images per second, if the run is valid."""
         return self.derived.images_per_sec if self.status is Status.OK else None

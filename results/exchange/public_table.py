@@ -101,7 +101,7 @@ def parsed(text: str, name: str) -> tuple[Figure, ...]:
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=separator, skipinitialspace=True)
     try:
         if reader.fieldnames:
-            reader.fieldnames = [column.lower() for column in reader.fieldnames]
+            reader.fieldnames = [column.strip().lower() for column in reader.fieldnames]
         if twice := [c.name for c in COLUMNS if (reader.fieldnames or []).count(c.name) > 1]:
             raise TableError(f"{name}:1: there are several columns {', '.join(twice)}. Keep one of each name.")
         if missing := [c.name for c in COLUMNS if c.required and c.name not in (reader.fieldnames or ())]:
@@ -190,7 +190,7 @@ def _of_row(row: Row) -> Figure:
         "variable_update": manager_of(config),
         "precision": config.get("precision") or "",
         "data": config.get("data_name") or "",
-        "date": max(record.identity.time_utc for record in row.valid)[:10],
+        "date": max(record.minute for record in row.valid)[:10],
         "gpu": row.gpu,
         "run_ids": " ".join(record.identity.run_id for record in row.valid),
     }

@@ -114,7 +114,7 @@ class Session:
     @property
     def date(self) -> str:
         """Returns when the first round ended, in UTC, to the minute."""
-        return self.records[0].identity.time_utc[:16].replace("T", " ")
+        return self.records[0].minute
 
     @property
     def commit(self) -> str:

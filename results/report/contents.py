@@ -97,7 +97,7 @@ class Report:
     def facts(self) -> list[tuple[str, str]]:
         """The machines, the time, the software and the command of the runs, each by its name."""
         firsts = {record.identity.hardware_key: record for record in self.records}
-        times = sorted(record.identity.time_utc[:16].replace("T", " ") for record in self.records)
+        times = sorted(record.minute for record in self.records)
         ended = times[-1] if times[-1] == times[0] else times[-1].removeprefix(times[0][:11])
         facts = [
             ("Machine", first_few(list(dict.fromkeys(map(hardware_in_words, firsts.values()))))),

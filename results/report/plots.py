@@ -245,7 +245,7 @@ def steps(rows: Sequence[Row]) -> Figure | None:
         alike = max(slowest) if max(slowest) < _SAME_SCALE * min(slowest) else longest
         trace.set(ylabel="ms a step", ylim=(0, 1.2 * alike))  # the first step may be higher
         repeat = f", repeat {row.records.index(record) + 1}" if len(row.records) > 1 else ""
-        trace.set_title(f"{labels[id(row)]}{repeat}", fontsize=9, loc="left")
+        trace.set_title(figures.wrapped(f"{labels[id(row)]}{repeat}", 84), fontsize=9, loc="left")
         histogram.hist(measured, bins=min(30, max(5, len(measured) // 4)), color=figures.COLOURS[0])
         histogram.set(ylabel="steps")
         histogram.locator_params(axis="x", nbins=3)

@@ -120,17 +120,19 @@ def differences(row: Row, figure: Figure) -> tuple[list[str], list[str]]:
     for name, (mine, theirs) in compared.items():
         if theirs is None or mine is None:
             unknown.append(name)
-        elif not (mine == theirs or _is_alike(name, str(mine), str(theirs))):
+        elif not _is_alike(name, str(mine), str(theirs)):
             words = f"{name} (yours {mine}, theirs {theirs})".replace("True", "on").replace("False", "off")
-            is_remark = name == "XLA" or (name == "precision" and {mine, theirs} == _16_BITS)
+            is_remark = name == "XLA" or (name == "precision" and {mine, str(theirs).lower()} == _16_BITS)
             (unlike if is_remark else different).append(words)
     return different, [*([f"{', '.join(unknown)} (not stated)"] if unknown else []), *unlike]
 
 
 def _is_alike(name: str, mine: str, theirs: str) -> bool:
-    if name == "model":
-        return PUBLISHED_NAMES.get(mine) == theirs
-    return name == "data" and theirs == "real" and not mine.startswith("synthetic")
+    """Returns whether two values are the same, in any case of letters."""
+    mine, theirs = mine.lower(), theirs.lower()
+    if name == "model" and PUBLISHED_NAMES.get(mine, "").lower() == theirs:
+        return True
+    return mine == theirs or (name == "data" and theirs == "real" and not mine.startswith("synthetic"))
 
 
 def beside(row: Row, table: FigureTable) -> list[Figure]:
@@ -146,7 +148,7 @@ def beside(row: Row, table: FigureTable) -> list[Figure]:
 def with_devices(row: Row, devices: int, table: FigureTable) -> list[Figure]:
     """Returns the figures under the same variable manager that are comparable with a row of so many devices."""
     manager = manager_of(row.config)
-    figures = [figure for figure in table.figures if (figure.devices, figure.variable_update) == (devices, manager)]
+    figures = [f for f in table.figures if f.devices == devices and f.variable_update.lower() == manager.lower()]
     return [f for f in figures if all(different.startswith("devices ") for different in differences(row, f)[0])]
 
 
@@ -233,7 +235,6 @@ def _compared(row: Row, figure: Figure) -> str:
 
 def lines_of(table: FigureTable, model: str) -> dict[str, list[Figure]]:
     """Returns, for each machine and setting, the figures of one of our models in training by number of devices."""
-    names = (model, PUBLISHED_NAMES.get(model))
-    training = [figure for figure in table.figures if figure.model in names and not figure.forward_only]
+    training = [f for f in table.figures if _is_alike("model", model, f.model) and not f.forward_only]
     lines = grouped(training, lambda figure: f"{figure.where}, {figure.setting}")
     return {name: sorted(line, key=lambda figure: figure.devices) for name, line in lines.items()}

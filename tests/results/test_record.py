@@ -64,10 +64,12 @@ def test_a_time_without_a_zone_is_in_utc(monkeypatch: pytest.MonkeyPatch) -> Non
     times = ("2026-03-29T02:30:00", "2026-03-29T02:30:00Z", "2026-03-29T04:30:00+02:00")
     monkeypatch.setenv("TZ", "Europe/Zurich")  # where that hour was left out
     time.tzset()
-    ended = {replace(made, identity=replace(made.identity, time_utc=text)).ended for text in times}
+    records = [replace(made, identity=replace(made.identity, time_utc=text)) for text in times]
+    ended, shown = ({getattr(each, name) for each in records} for name in ("ended", "minute"))
     monkeypatch.undo()
     time.tzset()
-    assert ended == {1774751400.0}
+    assert (ended, shown) == ({1774751400.0}, {"2026-03-29 02:30"})
+    assert replace(made, identity=replace(made.identity, time_utc="yesterday")).minute == "yesterday"
 
 
 def test_keys_do_not_depend_on_order() -> None:

@@ -98,8 +98,8 @@ def test_other_numbers_of_the_file_show_which_mark_is_that_of_decimals(
         public_table.parsed(text, "t.tsv")
 
 
-def test_names_of_columns_are_compared_without_case() -> None:
-    (figure,) = public_table.parsed("MACHINE,Model,devices,Images_Per_Sec\nM,VGG16,2,10.5\n", "t.csv")
+def test_names_of_columns_are_compared_without_case_and_blanks() -> None:
+    (figure,) = public_table.parsed("MACHINE,Model, devices ,Images_Per_Sec \nM,VGG16,2,10.5\n", "t.csv")
     assert figure == Figure(machine="M", model="VGG16", devices=2, images_per_sec=10.5)
 
 

@@ -132,6 +132,7 @@ def _figure(**changes: object) -> Figure:
         ({}, ["inference, precision, data, XLA (not stated)"]),
         ({**STATED, "xla": False}, []),
         ({**STATED, "xla": True}, ["XLA (yours off, theirs on)"]),
+        ({"model": "resnet-50", "precision": "FP32", "data": "Synthetic"}, ["inference, XLA (not stated)"]),
         ({**STATED, "xla": False, "batch_per_device": None}, ["batch per device (not stated)"]),
         ({"model": "resnet50_v1.5"}, None),
         ({"devices": 2}, None),
