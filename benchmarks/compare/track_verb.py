@@ -24,6 +24,7 @@ from results.text import Table, as_rate, counted
 
 _PICTURES = (".png", ".svg")
 _FOLDER = "directory that can be written"
+_NO_SESSIONS = "There are no sessions in {}. `track store FILE` adds some."
 _MOST_REFUSALS = 3
 
 
@@ -38,6 +39,8 @@ def check(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     files, directory = record_files.paths(words), _directory(values)
     try:
         today, stored = _dated(record_files.chosen(files, values["where"])), _stored(directory, values["where"])
+        if not today:
+            raise UsageError(f"There is no run in {' and '.join(map(str, files))} whose time can be used.")
         findings = baseline_check.check(today, stored, (" and ".join(map(str, files)), directory), threshold)
     except UnlikeError as error:
         raise UsageError(str(error)) from error
@@ -104,7 +107,7 @@ def list_stored(values: Mapping[str, Any]) -> ExitStatus:
     directory = _directory(values)
     histories = session_history.histories(_stored(directory))
     if not histories:
-        say(f"There are no sessions in {directory}. `track store FILE` adds some.")
+        say(_NO_SESSIONS.format(directory))
     for hardware_key, of_machine in grouped(histories, lambda history: history.identity.hardware_key).items():
         columns = ("config_key", "configuration", "sessions", "newest (UTC)", "its images/s")
         rows = [
@@ -124,12 +127,14 @@ def prune(values: Mapping[str, Any]) -> ExitStatus:
         DataError: a file cannot be read.
     """
     keep, directory = MOST_SESSIONS if values["keep"] is None else values["keep"], _directory(values)
-    _stored(directory)  # warns of damaged lines, which pruning removes
+    stored = _stored(directory)  # warns of damaged lines, which pruning removes
     with writing(f"--baselines_dir={directory}", _FOLDER):
         removed = baselines.prune(Path(directory), keep)
     for path, count in removed.items():
         say(f"{path}: {counted(count, 'session')} removed, {keep} kept")
-    if not removed:
+    if not stored:
+        say(_NO_SESSIONS.format(directory))
+    elif not removed:
         say(f"No configuration in {directory} has more than {counted(keep, 'session')}.")
     return ExitStatus.OK
 

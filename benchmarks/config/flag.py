@@ -15,7 +15,7 @@ from absl import flags as absl_flags
 
 from benchmarks import console
 from benchmarks.cluster import restarts
-from benchmarks.config.peer_flags import instead_of
+from benchmarks.config.peer_flags import REPLACED, instead_of
 from benchmarks.errors import UsageError, did_you_mean
 from benchmarks.option import Flag, Groups
 from benchmarks.outside_text import shortened
@@ -70,7 +70,8 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
         words = flag_values(["run_bench.py", *joined])[1:]
     except absl_flags.UnrecognizedFlagError as error:
         name, names = f"--{error.flagname}", [flag.name for flag in table]
-        hint = instead_of(error.flagname, names) or did_you_mean(name, [f"--{one}" for one in names])
+        suggested = [f"--{flag.name}" for flag in table if flag not in REPLACED]
+        hint = instead_of(error.flagname, names) or did_you_mean(name, suggested)
         raise UsageError(f"There is no flag {name}.{hint} See --helpfull for all flags.") from error
     except (absl_flags.Error, ValueError) as error:
         raise UsageError(str(error)) from error

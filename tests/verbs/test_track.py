@@ -54,7 +54,8 @@ def test_a_stored_run_of_the_future_is_named_and_neither_used_nor_kept_as_the_ne
     today = path.with_name("today.json")
     today.write_text(path.read_text())
     checked = run_bench("track", "check", "--where=time_utc > '2999'", str(today))
-    assert checked.stderr.count("is not used: correct its time") >= 3 and checked.status != 0, checked
+    assert checked.stderr.count("is not used: correct its time") >= 3 and checked.status == 2
+    assert "There is no run in " in checked.stderr and "whose time can be used." in checked.stderr
 
 
 def test_pruning_keeps_records_of_a_later_format(run_bench: RunBench, promoted: Path) -> None:
@@ -144,4 +145,5 @@ def test_a_directory_without_sessions_lists_nothing(
         keep("results/baselines/a/copied.jsonl", [fake_run(status=Status.CRASH)])
     done = run_bench("track", "list")
     assert done.status == 0 and "There are no sessions in results/baselines" in done.stdout
-    assert run_bench("track", "prune").status == 0
+    pruned = run_bench("track", "prune", "--baselines_dir=typo")
+    assert pruned.status == 0 and "There are no sessions in typo" in pruned.stdout

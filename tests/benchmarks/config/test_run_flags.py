@@ -150,6 +150,7 @@ def test_a_flagfile_that_cannot_be_read_is_named(
     [
         (["--modle=vgg16"], r"no flag --modle. Did you mean '--model'\?"),
         (["--zzzzz"], "no flag --zzzzz. See --help"),
+        (["--run_mode=solo"], "no flag --run_mode. See --help"),  # not --trt_mode, which is refused, too
         (["--stacks=9"], "no flag --stacks. See --help"),  # its dashes do not make --hosts similar
         (["--lr=0.1"], "no flag --lr. Use --init_learning_rate. See --help"),
         (["-a", "resnet50"], "no flag --a. Use --model. See --help"),
