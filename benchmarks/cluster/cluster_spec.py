@@ -151,7 +151,7 @@ class Cluster:
 
 
 def _host(address: str) -> str:
-    return address.rpartition(":")[0].lower()
+    return one_spelling(address.rpartition(":")[0])
 
 
 def place(
@@ -197,7 +197,7 @@ LAST_PORT = 65535
 _LABEL = "[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?"
 _NAME = re.compile(rf"(?:{_LABEL}\.)*{_LABEL}\.?")
 _MOST_CHARACTERS = 253
-_LOOPBACK = re.compile(r"(?:ip6-)?localhost[46]?(?:\.localdomain[46]?)?\.?|ip6-loopback|127(?:\.[0-9]+){3}|\[::1\]")
+_LOOPBACK = re.compile(r"(?:ip6-)?localhost[46]?(?:\.localdomain[46]?)?|ip6-loopback|127(?:\.[0-9]+){3}|\[::1\]")
 _ALL_INTERFACES = ("0.0.0.0", "[::]")
 _IN_BRACKETS = re.compile(r"\[([0-9A-Fa-f:.]+)(%[A-Za-z0-9_.-]+)?\]")
 _ADDRESS = re.compile(r"(\[[^\[\]]+\]|[^\[\]:]+):([0-9]{1,5})")
@@ -225,13 +225,21 @@ def why_no_host(text: str) -> str | None:
     return None
 
 
+def one_spelling(host: str) -> str:
+    """Returns one name for all spellings of a host, as far as they can be known without asking a name server."""
+    name = host.lower().rstrip(".")
+    if brackets := _IN_BRACKETS.fullmatch(name):
+        name = f"[{ipaddress.IPv6Address(brackets[1]).compressed}{brackets[2] or ''}]"
+    return "localhost" if _LOOPBACK.fullmatch(name) else name
+
+
 def require_common_names(hosts: Collection[str], source: str) -> None:
     """Checks that hosts have the names by which all of them know each other.
 
     Raises:
         UsageError: one is the name of every host for itself, and there are others.
     """
-    own = [host for host in hosts if _LOOPBACK.fullmatch(host)]
+    own = [host for host in hosts if one_spelling(host) == "localhost"]
     others = [host for host in hosts if host not in own]
     if own and others:
         raise UsageError(
@@ -241,7 +249,7 @@ def require_common_names(hosts: Collection[str], source: str) -> None:
 
 
 def host_and_port(address: str, source: str) -> tuple[str, int]:
-    """Returns the parts of an address, the host in small letters; `source` is what named it.
+    """Returns the parts of an address, the host in one spelling; `source` is what named it.
 
     Raises:
         UsageError: it is no address.
@@ -249,10 +257,10 @@ def host_and_port(address: str, source: str) -> tuple[str, int]:
     match = _ADDRESS.fullmatch(address)
     if not match:
         raise UsageError(f"{source}: {address!r} is no address. Write host:port, such as node1:2222 or [::1]:2222.")
-    host, port = match[1].lower(), int(match[2])
+    host, port = match[1], int(match[2])
     why_not = why_no_host(host)
     if why_not:
         raise UsageError(f"{source}: {address!r} is no address: {why_not}.")
     if not 1 <= port <= LAST_PORT:
         raise UsageError(f"{source}: {address!r} has port {port}; a port is a number from 1 to {LAST_PORT}.")
-    return host, port
+    return one_spelling(host), port

@@ -220,10 +220,12 @@ def _check_hosts(hosts: Hosts, source: str, *, of_run: bool) -> None:
             task = Task(job, index)
             first = taken.setdefault(host_and_port(address, f"{source}, {task}"), task)
             if first != task:
+                same = " = ".join(dict.fromkeys((hosts[first.job][first.index], address)))
                 raise UsageError(
-                    f"{source}: {first} and {task} have the same address {address}. Give each task a port of its own."
+                    f"{source}: {first} and {task} have the same address {same}. Give each task a port of its own."
                 )
-    cluster_spec.require_common_names([host for host, _ in taken], source)
+    names = [address.rpartition(":")[0] for address in tasks_of(hosts).values()]
+    cluster_spec.require_common_names(names, source)
     if of_run and not hosts.get("worker"):
         raise UsageError(f"{source}: there is no worker: add at least one (host:port), as with --worker_hosts.")
     if of_run and len(hosts.get("controller", ())) > 1:
@@ -262,7 +264,7 @@ def _read_tf_config(text: str) -> Found | None:
     """Reads the variable as TensorFlow's own tools set it. A chief is worker 0, and the workers follow it."""
     try:
         sections = msgspec.json.decode(text or "{}", type=dict[str, Any])
-        jobs = msgspec.convert(sections.get("cluster") or {}, dict[str, list[str]])
+        read = msgspec.convert(sections.get("cluster") or {}, dict[str, list[str] | dict[int, str]], str_keys=True)
         task = msgspec.convert(sections.get("task") or {}, _OwnTask, strict=False)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise UsageError(
@@ -277,6 +279,10 @@ def _read_tf_config(text: str) -> Found | None:
         raise UsageError(
             f"TF_CONFIG has '{unknown[0]}', which is not understood: unset it, or set it to {_TF_CONFIG_FORM}."
         )
+    jobs = {
+        name: addresses if isinstance(addresses, list) else _in_order(name, addresses)
+        for name, addresses in read.items()
+    }
     if not any(jobs.values()):
         if task.type not in ("", "worker", *_CHIEFS) or task.index:
             raise UsageError(
@@ -285,6 +291,17 @@ def _read_tf_config(text: str) -> Found | None:
             )
         return None
     return _tasks_of(jobs, task)
+
+
+def _in_order(job: str, addresses: Mapping[int, str]) -> list[str]:
+    """Returns the addresses of a job that has them by index, as TensorFlow's `ClusterSpec` takes them, too."""
+    for index in range(len(addresses)):
+        if index not in addresses:
+            raise UsageError(
+                f"TF_CONFIG has no address of {job} {index}, and has one of {job} {max(addresses)}: every task needs "
+                "the addresses of all tasks, with indices from 0."
+            )
+    return [addresses[index] for index in range(len(addresses))]
 
 
 def _tasks_of(jobs: Mapping[str, list[str]], task: _OwnTask) -> Found:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cluster.cluster_spec import LAST_PORT, Cluster, Task, require_common_names, why_no_host
+from benchmarks.cluster.cluster_spec import LAST_PORT, Cluster, Task, one_spelling, require_common_names, why_no_host
 from benchmarks.errors import UsageError
 from variable_mgr.catalog import uses_servers
 
@@ -140,9 +140,9 @@ def host_names(hosts: str) -> list[str]:
                 f"--hosts={hosts}: {name!r} is no host: {why_not}. Write --hosts=host_0,host_1; users and ports of ssh "
                 "belong in ~/.ssh/config."
             )
-    if len({name.lower() for name in names}) < len(names):
+    if len(set(map(one_spelling, names))) < len(names):
         raise UsageError(f"--hosts={hosts}: name each host once, such as --hosts=host_0,host_1.")
-    require_common_names([name.lower() for name in names], f"--hosts={hosts}")
+    require_common_names(names, f"--hosts={hosts}")
     return names
 
 

@@ -26,6 +26,11 @@ def test_tasks_have_addresses_in_a_fixed_order() -> None:
     [
         (("h1:1", "h2:1"), False, 2),
         (("h1:1", "H1:2"), False, 1),
+        (("h1.:1", "h1:2"), False, 1),
+        (("localhost:1", "127.0.0.1:2"), False, 1),
+        (("127.0.0.2:1", "ip6-localhost:2"), False, 1),
+        (("[FE80::0:1%eth0]:1", "[fe80::1%eth0]:2"), False, 1),
+        (("[fe80::1%eth0]:1", "[fe80::1%eth1]:2"), False, 2),
         (("[::1]:1", "[::2]:1"), False, 2),
         (("127.0.0.1:1", "127.0.0.2:1"), True, 1),
     ],

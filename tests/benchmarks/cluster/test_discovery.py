@@ -67,8 +67,9 @@ def test_hosts_for_ssh() -> None:
     assert made(**flags, server_port=65534).workers[0] == "a.org:65535"
     with pytest.raises(UsageError, match="^--server_port=65535: workers have the next port, so give at most 65534"):
         made(**flags, server_port=65535)
-    with pytest.raises(UsageError, match="name each host once"):
-        made(**{**flags, "hosts": "a,A"})
+    for twice in ("a,A", "a,a.", "localhost,127.0.0.1", "[::2],[0::2]"):
+        with pytest.raises(UsageError, match="name each host once"):
+            made(**{**flags, "hosts": twice})
     for hosts, entry in (("a,b,", 3), ("a,,b", 2), (" ,a", 1)):
         with pytest.raises(UsageError, match=f"^--hosts={hosts}: entry {entry} is empty: give a host there, or drop"):
             made(**{**flags, "hosts": hosts})
@@ -96,7 +97,7 @@ def test_the_only_task_of_its_job_needs_no_index(job: str) -> None:
 
 
 def test_a_cluster_that_one_command_started_is_local() -> None:
-    hosts = {"job_name": "worker", "task_index": 0, "worker_hosts": "127.0.0.1:1,127.0.0.2:1"}
+    hosts = {"job_name": "worker", "task_index": 0, "worker_hosts": "127.0.0.1:1,127.0.0.2:2"}
     assert made(**hosts, local_cluster="worker:2").local
     assert not made(**hosts).local
 
@@ -156,7 +157,13 @@ def test_what_is_no_address_is_refused(address: str, words: str) -> None:
         ({"num_ps": 1, "worker_hosts": "a:1", "job_name": "worker"}, "--num_ps=1 is for --cluster=slurm"),
         ({**BY_SPEC, "worker_hosts": "b:1"}, "--cluster_spec names all tasks: leave --worker_hosts out"),
         ({"job_name": "chief", "worker_hosts": "a:1"}, r"has no chief: add its address, or name one .*\(worker\)"),
-        ({**SAME, "worker_hosts": "a:1,b:1,A:1"}, "^--worker_hosts: worker 0 and worker 2 have the same address A:1"),
+        (
+            {**SAME, "worker_hosts": "a:1,b:1,A:1"},
+            "^--worker_hosts: worker 0 and worker 2 have the same address a:1 = A:1",
+        ),
+        ({**SAME, "worker_hosts": "a:1,b:1,a.:1"}, "worker 0 and worker 2 have the same address a:1 = a.:1. Give each"),
+        ({**SAME, "worker_hosts": "localhost:1,[::1]:1"}, r"have the same address localhost:1 = \[::1\]:1"),
+        ({**SAME, "worker_hosts": "[::1]:1,[0::1]:1"}, r"have the same address \[::1\]:1 = \[0::1\]:1"),
         ({**SAME, "ps_hosts": "b:1"}, "^--ps_hosts, --worker_hosts: ps 0 and worker 1 have the same address b:1"),
         ({**SAME, "worker_hosts": "0.0.0.0:1,b:1"}, "worker 0: '0.0.0.0:1' is no address: it stands for all interf"),
         ({**SAME, "worker_hosts": "[::]:1,b:1"}, "it stands for all interfaces"),
@@ -211,6 +218,11 @@ def test_tf_config_names_the_cluster() -> None:
 def test_a_chief_is_worker_0(task: dict[str, Any], own: Task) -> None:
     cluster = made(tf_config(WITH_CHIEF, **task))
     assert (cluster.ps, cluster.workers, cluster.own) == (("p:1",), ("c:1", "w0:1", "w1:1"), own)
+
+
+def test_addresses_may_be_listed_by_index() -> None:
+    by_index = {"cluster": {"chief": {"0": "c:1"}, "worker": {"1": "w1:1", "0": "w0:1"}, "ps": ["p:1"]}}
+    assert made(tf_config(by_index, type="worker", index=0)) == made(tf_config(WITH_CHIEF, type="worker", index=0))
 
 
 def test_a_master_is_a_chief_and_an_evaluator_is_not_of_the_cluster() -> None:
@@ -271,6 +283,12 @@ def test_lists_of_tasks_of_other_platforms_are_refused(name: str, several: str, 
         ('{"cluster": {"chief": ["a:1"], "master": ["b:1"]}}', "TF_CONFIG has 2 chiefs"),
         ('{"cluster": {"ps": ["a:1"]}}', "^TF_CONFIG: there is no worker: "),
         ('{"cluster": {"worker": ["a:1", "a:1"]}, "task": {"type": "worker", "index": 0}}', "same address a:1"),
+        (
+            '{"cluster": {"worker": {"1": "a:1"}}}',
+            "TF_CONFIG has no address of worker 0, and has one of worker 1: every",
+        ),
+        ('{"cluster": {"worker": {"99999999999": "a:1"}}}', "TF_CONFIG has no address of worker 0"),
+        ('{"cluster": {"worker": {"a": "b:1"}}}', "cannot be read"),
         ('{"cluster": {"worker": ["a:1", "b"]}, "task": {"type": "worker", "index": 0}}', "TF_CONFIG, worker 1: 'b'"),
         ('{"clusters": {"worker": ["a:1", "b:1"]}}', "TF_CONFIG has 'clusters', which is not understood"),
         ('{"task": {"type": "worker", "index": 1}}', "makes this process worker 1 and names no cluster"),
