@@ -193,7 +193,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         try:
             if b"NaN" in line or b"Infinity" in line:  # as Python writes them, which is no JSON
                 line = json.dumps(json.loads(line, parse_constant=lambda name: None)).encode()
-            fields = msgspec.structs.asdict(_LINE.decode(_harmless_line(line)))
+            try:
+                decoded = _LINE.decode(_harmless_line(line))
+            except msgspec.ValidationError:
+                decoded = _LINE.decode(_harmless_line(json.dumps(json.loads(line, parse_float=_number)).encode()))
+            fields = msgspec.structs.asdict(decoded)
             _check_steps(fields["status"], fields["measurement"], fields["derived"])
             return cls(**fields | {name: _read_part(name, bytes(fields[name])) for name in PARTS})
         except (msgspec.MsgspecError, json.JSONDecodeError, UnicodeError, RecursionError) as error:
@@ -245,6 +249,12 @@ def _read_part(name: str, text: bytes) -> Mapping[str, Any]:
     except msgspec.ValidationError as error:
         raise msgspec.ValidationError(f"{name}: {error}") from error
     return part | {field: int(part[field]) for field in COUNTS if _is_count(part.get(field))}
+
+
+def _number(text: str) -> float | None:
+    """Returns a number with a point or exponent: whole ones as integers, None for one too large for a float."""
+    value = float(text)
+    return None if math.isinf(value) else int(value) if _is_count(value) else value
 
 
 def _is_count(value: Any) -> bool:

@@ -62,7 +62,8 @@ def history(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     records = record_files.chosen(record_files.paths(words), where) if words else _stored(directory, where)
     histories = session_history.histories(records)
     if not histories:
-        raise UsageError(f"There are no valid runs in {', '.join(words) or directory}. `track store FILE` adds some.")
+        advice = "Name a file that has some." if words else "`track store FILE` adds some."
+        raise UsageError(f"There are no valid runs in {', '.join(words) or directory}. {advice}")
     as_json = values["output_format"] == "json"
     say(session_history.as_json(histories) if as_json else "\n".join(session_history.as_text(histories)))
     if plot is not None:

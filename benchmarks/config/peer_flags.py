@@ -99,7 +99,9 @@ _OF_OTHER_TOOLS = {
     "--model: each has one size of images": (
         "img_size image_size input_size input_shape crop_size train_crop_size train_image_size eval_image_size"
     ),
-    "--batch_size, which is per device": "bs global_batch_size train_batch_size per_gpu_batch_size",
+    "--batch_size, which is per device": (
+        "bs global_batch global_batch_size train_batch_size local_batch_size per_gpu_batch_size"
+    ),
     "--init_learning_rate": "lr base_lr blr lr_init base_learning_rate",
     "--num_learning_rate_warmup_epochs": "warmup_epochs lr_warmup_epochs",
     "--cosine_decay_epochs, --piecewise_learning_rate_schedule or --num_epochs_per_decay": (
@@ -110,19 +112,23 @@ _OF_OTHER_TOOLS = {
     "--label_smoothing": "smoothing",
     "--gradient_clip_norm": "clip_grad clip_grad_norm max_grad_norm",
     "--num_epochs": "epochs train_epochs max_epochs",
-    "--num_batches, which counts steps": "steps num_steps train_steps max_steps iters num_iters num_iter iterations",
+    "--num_batches, which counts steps": (
+        "steps num_steps train_steps max_steps iters num_iters num_iter iterations num_iterations"
+    ),
     "--num_warmup_batches for steps that are not measured, --num_learning_rate_warmup_epochs for the rate": (
         "warmup_steps num_warmup warmup_iters num_warm_iter"
     ),
-    "--precision": "amp use_amp dtype fp16 bf16 half mixed_precision auto_mixed_precision use_fp32",
+    "--precision": "amp use_amp tf32 use_tf_amp dtype fp16 bf16 half mixed_precision auto_mixed_precision use_fp32",
     "--fp16_loss_scale": "loss_scale static_loss_scale",
     "--fp16_enable_auto_loss_scale": "dynamic_loss_scale use_dynamic_loss_scaling",
-    "--data_format": "channels_last layout image_data_format",
+    "--data_format": "channels_last memory_format layout image_data_format",
     "--xla": "enable_xla use_xla jit_compile",
-    "--variable_update": "distribution_strategy strategy",
+    "--variable_update": "distribution_strategy horovod use_horovod strategy",
     "--cluster, as in `mpirun -np N ... --cluster=mpi`: flags of mpirun stand before the program": "np x mca hostfile",
-    "--cluster": "world_size local_rank rank dist_url nnodes node_rank nproc_per_node master_addr master_port",
-    "--data_dir": "data_path dataset_dir imagenet_dir",
+    "--cluster": (
+        "world_size local_rank rank dist_url nnodes num_nodes node_rank nproc_per_node master_addr master_port"
+    ),
+    "--data_dir": "data_path data dataset_dir imagenet_dir",
     "--data_dir, which has both splits": "train_data_dir val_dir valid_dir validation_dir val_data_dir",
     "--data_name": "dataset dataset_name",
     "--data_dir for real images; synthetic is the default": "synthetic use_synthetic_data synthetic_data",
@@ -142,7 +148,7 @@ _OF_OTHER_TOOLS = {
     "--eval_during_training_every_n_epochs": "epochs_between_evals eval_freq validation_freq",
     "--tf_random_seed": "seed random_seed",
     "--display_every": "print_freq log_interval log_steps",
-    "--num_gpus": "ngpus n_gpu gpus_per_node",
+    "--num_gpus": "ngpus devices n_gpu gpus_per_node",
     "--gpus": "gpu gpu_id",
     "--device": "no_cuda cuda cpu",
     "--num_intra_threads": "num_omp_threads num_threads threads",

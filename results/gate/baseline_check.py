@@ -181,10 +181,13 @@ def _note_on_levels(finding: Finding, history: Sequence[Session]) -> Iterable[st
     begin = max(change_points(rates), default=0)
     since = finding.candidate_images_per_sec / median(rates[begin:]) - 1 if begin else 0
     if begin and (finding.verdict is Verdict.INCONCLUSIVE or since <= -finding.threshold):
+        keep = max(len(rates) - begin, FEWEST_SESSIONS)
+        lacking = keep - (len(rates) - begin)
+        first = f"store {counted(lacking, 'more session')} of it; then " if lacking else ""
         yield (
             f"{finding.title}: its rate changed with the session of {history[begin].date}, which counts as noise. "
-            f"Today's runs are {in_words(since)} than the sessions since. If the new rate is expected, `track prune "
-            f"--keep={len(rates) - begin}` keeps only those, of every configuration."
+            f"Today's runs are {in_words(since)} than the sessions since. If the new rate is expected, {first}`track "
+            f"prune --keep={keep}` keeps only those, of every configuration."
         )
 
 

@@ -168,6 +168,18 @@ def test_a_field_of_another_type_is_named_and_its_line_is_skipped(tmp_path: Path
     assert str(path[-1]) in problem
 
 
+def test_numbers_as_other_programs_write_them_are_read(tmp_path: Path) -> None:
+    good, file = fake_run(), tmp_path / "results.jsonl"
+    (images, loss), whole = (good.measurement.images_per_step, good.measurement.losses[0]), good.to_json()
+    assert f'"losses":[{loss},' in whole
+    written = whole.replace(f'"losses":[{loss},', '"losses":[1e999,').replace(f'step":{images},', f'step":{images}.0,')
+    file.write_text(written + "\n")
+    loaded = loading.load(file)
+    (record,) = loaded.records
+    assert not loaded.problems and type(record.measurement.images_per_step) is int
+    assert record.measurement.losses == [None, *good.measurement.losses[1:]]
+
+
 @pytest.mark.fault("R17", "a results file with odd lines; a run", survives="the run is stored and in the CSV")
 def test_a_directory_with_odd_lines_is_appended_to(tmp_path: Path) -> None:
     lines = [with_field(fake_run(), path, HOSTILE) for path in fields_of(fake_run())]

@@ -114,7 +114,8 @@ def test_history_shows_where_the_rate_changed(run_bench: RunBench, keep: Keep, t
         (["track", "store", "failed.jsonl"], 2, "can be stored"),
         (["track", "store", "today.jsonl", "--baselines_dir=failed.jsonl"], 2, "--baselines_dir=failed.jsonl"),
         (["track", "check", "today.jsonl"], 2, "track store FILE"),
-        (["track", "history"], 2, "no valid runs in results/baselines"),
+        (["track", "history"], 2, "no valid runs in results/baselines. `track store FILE` adds some."),
+        (["track", "history", "failed.jsonl"], 2, "no valid runs in failed.jsonl. Name a file that has some."),
         (
             ["track", "history", "today.jsonl", "--where=model=vgg16"],
             2,

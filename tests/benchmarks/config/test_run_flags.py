@@ -154,6 +154,8 @@ def test_a_flagfile_that_cannot_be_read_is_named(
         (["--stacks=9"], "no flag --stacks. See --help"),  # its dashes do not make --hosts similar
         (["--lr=0.1"], "no flag --lr. Use --init_learning_rate. See --help"),
         (["-a", "resnet50"], "no flag --a. Use --model. See --help"),
+        (["--data=/data"], "no flag --data. Use --data_dir. See --help"),
+        (["--devices=2"], "no flag --devices. Use --num_gpus. See --help"),
         (["--no-cuda"], "no flag --nocuda. Use --device. See"),
         (
             ["--variable_update=replicate"],

@@ -275,6 +275,7 @@ class TestCheck:
         [
             ([100] * 5 + [110] * 7 + [92] * 8, 92, Verdict.INCONCLUSIVE, "2026-01-13.*0.3 % slower.*--keep=8`"),
             ([100] * 12 + [120] * 8, 101, Verdict.UNCHANGED, "2026-01-13.*16.0 % slower.*--keep=8`"),
+            ([100] * 9 + [80] * 3, 80, Verdict.INCONCLUSIVE, "store 2 more sessions.*--keep=5` keeps only"),
             ([120] * 8 + [100] * 12, 101, Verdict.UNCHANGED, None),
         ],
     )
