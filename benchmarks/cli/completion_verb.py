@@ -78,7 +78,9 @@ compdef _run_bench run-bench run_bench.py"""
 _FISH = """# Completes commands of run-bench. To use it: run-bench completion fish | source
 for program in run-bench run_bench.py
     complete -c $program -e
-    complete -c $program -a '(env COMP_LINE=(commandline -cp) (commandline -opc)[1] completion words 2>/dev/null)'
+    # Its condition finds the words, so that files are proposed only where there are none.
+    complete -c $program -f -a '$run_bench_words' -n 'set -g run_bench_words (
+        env COMP_LINE=(commandline -cp) (commandline -opc)[1] completion words 2>/dev/null); test -n "$run_bench_words"'
 end"""
 SHELLS: Mapping[str, str] = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 

@@ -97,7 +97,8 @@ def _write(contents: Report, sources: Sequence[str], output: Path) -> str:
     """
     form = _FORMAT_OF_SUFFIX.get(output.suffix)
     if form is not None and not output.is_dir():
-        format_flag = f", or add --output_format={form}" if form else ""
+        given = f"pass --output={output.with_suffix('.csv')} and" if output.suffix == ".xlsx" else "add"
+        format_flag = f", or {given} --output_format={form}" if form else ""
         raise UsageError(f"--output={output}: a report is a directory of files: name one{format_flag}.")
     if (output / JSONL_NAME).exists():
         raise UsageError(

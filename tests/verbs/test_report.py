@@ -217,6 +217,7 @@ def test_an_export_of_steps_has_a_row_per_step(run_bench: RunBench, tmp_path: Pa
         (["--output_format=csv", "--output=out/results.csv"], "it belongs to the records that were read"),
         (["--output_format=csv", "--output=out/loop/file"], "Too many levels of symbolic links"),
         (["--output=runs.csv"], "a report is a directory of files: name one, or add --output_format=csv."),
+        (["--output=runs.xlsx"], "name one, or pass --output=runs.csv and --output_format=csv."),
         (["--output=page.html"], "a report is a directory of files: name one."),
         (["--output=bench.prom"], "a report is a directory of files: name one, or add --output_format=openmetrics."),
     ],

@@ -79,6 +79,8 @@ def test_a_shell_shows_it(shell: str, line: str, words: list[str], tmp_path: Pat
     run_bench = tmp_path / "run-bench"
     run_bench.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT / "run_bench.py"} "$@"\n')
     run_bench.chmod(0o755)
+    for file in ("list.txt", "vgg1.keras"):
+        (tmp_path / file).touch()
     script = tmp_path / f"script.{shell}"
     script.write_text(completion_verb.SHELLS[shell])
     command = {
