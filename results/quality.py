@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,6 +17,9 @@ UNLIKE_WORKERS = "Workers have unlike"
 _UNSTEADY_SHARE = 0.10
 _DRIFT_SHARE = 0.10
 _MIN_STEPS_FOR_TREND = 10
+# A step is a pause if it takes so many times the median, and has such a share of all.
+_PAUSE_FACTOR = 10.0
+_PAUSE_SHARE = 0.05
 _LOSS_RISE = 1.5
 _STRAGGLER_RATIO = 1.25
 _THROTTLED_SHARE = 0.01
@@ -200,8 +204,17 @@ def _of_steps(measurement: Measurement, derived: Derived, round_steps: int, *, i
             f"The steps are unsteady (jitter {share:.0%} of the rate): look for other load, a limit of the container's "
             "CPU time, thermal throttling or slow input."
         )
+    longest, typical, total = max(seconds, default=0.0), statistics.median(seconds or [0.0]), sum(seconds)
+    # Averaging after a round may take long, and asynchronous towers may complete in beats.
+    is_even = round_steps == 1 and not measurement.tower_step_seconds
     half = len(seconds) // (2 * round_steps) * round_steps  # one step of a round also averages
-    if len(seconds) >= _MIN_STEPS_FOR_TREND and half:
+    if is_even and longest > _PAUSE_FACTOR * typical > 0 and longest > _PAUSE_SHARE * total:
+        yield (
+            f"Step {seconds.index(longest) + 1} took {longest:.3g} s, {longest / typical:.0f} times the median, "
+            f"{longest / total:.0%} of the measured time: look for what stops the process or its host (suspending, "
+            "swapping, compiling), and repeat the run."
+        )
+    elif len(seconds) >= _MIN_STEPS_FOR_TREND and half:
         change = sum(seconds[-half:]) / sum(seconds[:half]) - 1
         if abs(change) > _DRIFT_SHARE:
             yield (

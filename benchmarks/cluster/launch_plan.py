@@ -18,6 +18,7 @@ from variable_mgr.catalog import uses_servers
 
 _FORM = "give the number of tasks of each job, such as --local_cluster=ps:1,worker:2"
 _MOST_TASKS = 64
+_PART = re.compile(r"\s*(ps|worker)\s*[:=]\s*([0-9]{1,4})\s*", re.ASCII | re.IGNORECASE)
 # Of a task whose port is chosen when it is started.
 _NO_ADDRESS = "127.0.0.1:PORT"
 # The status of ssh if the task succeeded: another one than that of an ssh that ran no task and ended well.
@@ -76,10 +77,10 @@ def on_this_host(text: str) -> Cluster:
     """
     counts = {"ps": 0, "worker": 0}
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(ps|worker)\s*[:=]\s*(\d{1,4})\s*", part)
+        match = _PART.fullmatch(part)
         if not match:
             raise UsageError(f"--local_cluster={text}: '{part}' is not part of a cluster: {_FORM}.")
-        counts[match[1]] += int(match[2])
+        counts[match[1].lower()] += int(match[2])
     if not counts["worker"]:
         raise UsageError(f"--local_cluster={text} has no worker, and nothing else trains: {_FORM}.")
     if sum(counts.values()) > _MOST_TASKS:

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import dataclasses
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,8 @@ PERSISTENT_BATCH_NORM = "TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"
 # Keras imports matplotlib.pyplot, and TensorFlow scipy.sparse, if they are installed: two of twelve seconds. Keras
 # imports pandas, too.
 _NOT_NEEDED = ("matplotlib", "pandas", "scipy")
+# What the dynamic linker says of a library that may not be loaded.
+_NOT_MAPPED = re.compile(r"(?<!\S)[^\s:]++: failed to map segment from shared object")
 
 # Options of mallopt(3). M_MMAP_MAX: no block is mapped on its own; M_ARENA_MAX: one heap for all; M_TRIM_THRESHOLD and
 # M_TOP_PAD: the heap never shrinks, and grows in large steps.
@@ -223,12 +226,17 @@ def import_tensorflow() -> None:
     the import. They are shown if the import fails, or if the user has set a log level.
 
     Raises:
-        UsageError: Keras cannot read, or refuses, the user's keras.json.
+        UsageError: Keras cannot read, or refuses, the user's keras.json; or a library finds no room, or may not run.
     """
     try:
         with _hidden_imports():
             _import_quietly()
     except ImportError as error:  # another package may need what is hidden
+        if unmapped := _NOT_MAPPED.search(str(error)):
+            raise UsageError(
+                f"TensorFlow cannot be imported: {unmapped[0]}. Raise this process's limit of address space (ulimit -v "
+                "unlimited); if it has none, install TensorFlow on a file system that is not mounted noexec."
+            ) from error
         if (error.name or "").partition(".")[0] not in _NOT_NEEDED:
             raise
         _import_quietly()

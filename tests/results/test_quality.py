@@ -29,10 +29,23 @@ def test_a_steady_run_on_a_quiet_machine_raises_none() -> None:
         ([0.1, 0.2] * 6, "unsteady"),
         ([0.1] * 6 + [0.12] * 6, "20% slower"),
         ([0.12] * 6 + [0.1] * 6, "17% faster"),
+        (
+            [0.1] * 50 + [10.0] + [0.1] * 49,
+            "Step 51 took 10 s, 100 times the median, 50% of the measured time",
+        ),
     ],
 )
 def test_odd_steps_are_named(seconds: list[float], words: str) -> None:
     assert words in _warnings(seconds)
+
+
+def test_only_a_long_step_that_counts_is_a_pause() -> None:
+    assert "second half" not in _warnings([10.0] + [0.1] * 99), "no warm-up helps"
+    assert "took" not in _warnings([0.1] * 1000 + [1.1])
+    assert "took" not in _warnings([0.1] * 20 + [0.9])
+    assert "took" not in _warnings(([0.1] * 15 + [6.0]) * 3, modifiers={"local_sgd_steps": 16})
+    beats = Measurement(images_per_step=8, step_seconds=[0.3, 0.001, 0.001] * 8, tower_step_seconds=[[0.3] * 8] * 2)
+    assert "took" not in " ".join(_of(beats, 2))
 
 
 def test_steps_that_are_no_whole_rounds_are_named() -> None:

@@ -17,6 +17,7 @@ from benchmarks.errors import UsageError
         ("ps:1,worker:2", 1, 2),
         (" worker : 2 , ps = 1 ", 1, 2),
         ("worker:1,ps:1,worker:2", 1, 3),
+        ("PS:1,Worker:2", 1, 2),
         ("ps:4,worker:60", 4, 60),
     ],
 )
@@ -32,6 +33,8 @@ def test_a_text_plans_a_cluster(text: str, ps: int, workers: int) -> None:
         ("", "'' is not part of a cluster"),
         ("ps:1,", "'' is not part of a cluster"),
         ("chief:1,worker:1", "'chief:1' is not part of a cluster"),
+        ("worker:\u0662", "is not part of a cluster"),
+        ("wor\u212aer:2", "is not part of a cluster"),
         ("worker:99999", "'worker:99999' is not part of a cluster"),
         ("worker:0,ps:1", "has no worker, and nothing else trains"),
         ("worker:65", "more than 64 processes on one host"),

@@ -65,6 +65,15 @@ def test_other_errors_of_the_import_are_not_put_down_to_keras(monkeypatch: pytes
         tensorflow_setup.import_tensorflow()
 
 
+def test_a_library_that_finds_no_room_is_named_with_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ImportError("libtensorflow_cc.so.2: failed to map segment from shared object")
+
+    monkeypatch.setattr(tensorflow_setup, "_import_quietly", fail)
+    with pytest.raises(UsageError, match=r"imported: libtensorflow_cc\.so\.2: failed to map .*ulimit -v unlimited"):
+        tensorflow_setup.import_tensorflow()
+
+
 def test_a_python_built_for_an_old_c_library_shows_notices_of_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such a Python, as some of conda's, has no `os.memfd_create`."""
     monkeypatch.setattr(os, "environ", {"TF_CPP_MIN_LOG_LEVEL": "3"})
