@@ -99,8 +99,8 @@ def run_ab(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
             sides ran on different hardware.
         DataError: the stored noise of this machine cannot be read.
     """
-    compare_verb.require_writable(values)
     plan, repository, grids = _plan_ab(values)
+    compare_verb.require_writable(values, plan.output_dir)
 
     def compare() -> ExitStatus:
         with _sides(values, repository, grids) as sides:

@@ -95,13 +95,14 @@ def _require_different_files(values: Mapping[str, Any]) -> None:
                 raise UsageError(f"--{other} and --{name} both name {path}: give each its own file.")
 
 
-def require_writable(values: Mapping[str, Any]) -> None:
-    """Finds out whether the files that flags name can be written, before hours of runs.
+def require_writable(values: Mapping[str, Any], output_dir: Path) -> None:
+    """Finds out whether the files that flags name can be written, before hours of runs, which make `output_dir`.
 
     Raises:
         UsageError: one cannot be, or two flags name one file.
     """
     _require_different_files(values)
+    made = Path(os.path.realpath(output_dir))
     for name in _FILES:
         if values[name] is not None:
             path = Path(os.path.realpath(values[name]))
@@ -109,7 +110,10 @@ def require_writable(values: Mapping[str, Any]) -> None:
                 if path.is_dir():
                     raise IsADirectoryError(errno.EISDIR, "it is a directory")
                 if path.is_file() or not path.exists():  # and no device, such as /dev/stdout
-                    tempfile.TemporaryFile(dir=path.parent).close()
+                    folder = path.parent
+                    while folder in (made, *made.parents) and not folder.exists():
+                        folder = folder.parent
+                    tempfile.TemporaryFile(dir=folder).close()
 
 
 def run_compare(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:

@@ -137,4 +137,11 @@ def test_to_have_compared_nothing_passes_no_gate() -> None:
 def test_a_file_that_cannot_be_written_is_found_before_runs(tmp_path: Path) -> None:
     values = dict.fromkeys(one.name for one in compare_verb.OUTPUT_FLAGS)
     with pytest.raises(UsageError, match="--json_file=.*No such file"):
-        compare_verb.require_writable({**values, "json_file": str(tmp_path / "none" / "a.json")})
+        compare_verb.require_writable({**values, "json_file": str(tmp_path / "none" / "a.json")}, tmp_path / "out")
+
+
+@pytest.mark.parametrize("file", ["out/gate/a.json", "out/a.json", "a.json"])
+def test_a_file_in_the_directory_of_results_that_the_runs_make_can_be_written(tmp_path: Path, file: str) -> None:
+    values = dict.fromkeys(one.name for one in compare_verb.OUTPUT_FLAGS)
+    compare_verb.require_writable({**values, "json_file": str(tmp_path / file)}, tmp_path / "out" / "gate")
+    assert not (tmp_path / "out").exists()
