@@ -160,6 +160,12 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watch
         raise UsageError(
             f"data convert: {directory} is searched for the photos of {path}: name another directory to write to."
         )
+    folder = path.resolve()
+    if any(folder.name.lower() in names for names in FOLDERS_OF.values()) and directory.resolve() == folder.parent:
+        raise UsageError(
+            f"data convert: shards in {directory} would be read in place of the photos in {path}: name another "
+            "directory to write to."
+        )
     part = convert.divided(source, split, given["images_per_shard"] or _CONVERTED_PER_SHARD)
     deadlines.none()
     if not part.images:

@@ -236,6 +236,13 @@ def test_records_are_not_written_where_they_would_hide_the_photos(
     assert not list((tmp_path / "source").rglob("train-*"))
 
 
+def test_shards_are_not_written_beside_the_folder_of_their_photos(run_bench: RunBench, tmp_path: Path) -> None:
+    make_files(tmp_path, "source/train/n0/0.JPEG", "source/train/n1/0.JPEG")
+    done = run_bench("data", "convert", "source/train", "source")
+    assert done.status == 2 and "shards in source would be read in place of the photos in source/train" in done.stderr
+    assert [entry.name for entry in (tmp_path / "source").iterdir()] == ["train"]
+
+
 def test_a_directory_is_named_as_a_shell_takes_it(run_bench: RunBench) -> None:
     done = run_bench("data", "make_mnist", "my digits", "--train_images=20")
     assert "--model=mlp --data_dir='my digits'" in done.stdout

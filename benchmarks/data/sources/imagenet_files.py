@@ -212,10 +212,13 @@ def find_imagenet(directory: str, split: str) -> Photos:
         return folder
     (other,) = {*FOLDERS_OF} - {split}
     if _folder_of_shards(path, other):
-        ignored = "" if split == "train" else " An evaluation reads the validation set; shards called test are none."
-        raise DataError(
-            f"{problem}; only {other} shards can be read: pass --data_split={other}, or name another one.{ignored}"
-        )
+        advice = f"pass --data_split={other}, or name another directory."
+        if split != "train":  # an evaluation takes no --data_split
+            advice = (
+                "name a directory that holds validation shards, too. Shards called test are none. Without an "
+                f"evaluation, --data_split={other} reads those that are there."
+            )
+        raise DataError(f"{problem}; only {other} shards can be read: {advice}")
     raise DataError(
         f"{problem}, and there is no folder of photos for each class; "
         f"{class_folders.what_is_there(path, split, _ENDINGS)}"

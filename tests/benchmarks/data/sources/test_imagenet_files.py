@@ -170,7 +170,8 @@ def test_unusable_directories_are_explained(copied: Path, damage: Callable[[Path
 
 
 def test_an_evaluation_without_validation_shards_is_not_sent_to_the_training_set(fake_imagenet: Path) -> None:
-    with pytest.raises(DataError, match="only train shards can be read: .*; shards called test are none"):
+    words = "only train shards can be read: name a directory that holds validation .* Without an evaluation, --data_sp"
+    with pytest.raises(DataError, match=words):
         find(fake_imagenet, "validation")
 
 
