@@ -263,7 +263,7 @@ def _import_quietly() -> None:
         try:
             with stderr_is(stderr):
                 import keras  # noqa: F401 - imports TensorFlow
-        except BaseException:
+        except Exception:  # not after Ctrl-C
             held_back.seek(0)
             os.write(stderr, held_back.read())
             raise

@@ -74,6 +74,24 @@ def test_a_library_that_finds_no_room_is_named_with_the_limit(monkeypatch: pytes
         tensorflow_setup.import_tensorflow()
 
 
+@pytest.mark.parametrize(("error", "shown"), [(KeyboardInterrupt(), ""), (ValueError("broken"), "a notice")])
+def test_notices_of_the_import_are_shown_if_it_fails_but_not_after_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], error: BaseException, shown: str
+) -> None:
+    class Fails:
+        def find_spec(self, *of_module: object) -> None:
+            os.write(2, b"a notice")
+            raise error
+
+    monkeypatch.setattr(os, "environ", {"TF_CPP_MIN_LOG_LEVEL": "3"})
+    monkeypatch.delitem(sys.modules, "keras", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Fails()])
+    with pytest.raises(type(error)):
+        tensorflow_setup.import_tensorflow()
+    monkeypatch.undo()
+    assert capfd.readouterr().err == shown
+
+
 def test_a_python_built_for_an_old_c_library_shows_notices_of_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such a Python, as some of conda's, has no `os.memfd_create`."""
     monkeypatch.setattr(os, "environ", {"TF_CPP_MIN_LOG_LEVEL": "3"})
