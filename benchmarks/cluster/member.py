@@ -19,6 +19,7 @@ from benchmarks.cluster.rendezvous import Rendezvous, TaskLists
 from benchmarks.console import on_terminal, progress, warn
 from benchmarks.errors import BenchError, ClusterError, ExitStatus, UsageError, headline
 from benchmarks.process.deadlines import Deadlines
+from benchmarks.process.signals import signals_held_back
 from results.record import Status
 from variable_mgr.catalog import IN_GRAPH
 
@@ -145,11 +146,12 @@ class ClusterTeam:
 
     def serve(self) -> None:
         """Lets the other tasks use this task's server until the leader ends the run."""
-        self.rendezvous.exchange("end", None, list(self.cluster.tasks))
-        self.watcher.stop()
-        self.deadlines.within(_PARTING_SECONDS, "Ending together with the other tasks")
-        self.rendezvous.part(list(self.cluster.tasks))
-        self.deadlines.none()
+        with signals_held_back():  # or the leader, which has its result, would wait in vain for this task to part
+            self.rendezvous.exchange("end", None, list(self.cluster.tasks))
+            self.watcher.stop()
+            self.deadlines.within(_PARTING_SECONDS, "Ending together with the other tasks")
+            self.rendezvous.part(list(self.cluster.tasks))
+            self.deadlines.none()
 
     def end(self) -> None:
         """Ends together with all tasks, so that none ends while another needs it."""

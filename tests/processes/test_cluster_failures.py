@@ -62,3 +62,21 @@ def test_all_others_end_and_name_it(
     os.kill(tasks.processes[victim].pid, signal.SIGKILL)
     tasks.processes[victim].wait(10)
     assert not tasks.listening()
+
+
+@pytest.mark.fault(
+    "R7",
+    "SIGTERM of a parameter server a second before the training ends",
+    survives="the result is kept, and the parameter server ends with status 143",
+)
+@pytest.mark.slow
+def test_a_task_that_is_stopped_shortly_before_the_end_costs_no_result(
+    start_cluster: StartCluster, records: Records
+) -> None:
+    flags = (*SMALL[:-1], "--num_batches=20", "--display_every=1", "--variable_update=parameter_server")
+    tasks = start_cluster(*flags)
+    tasks.wait_for("worker 0", "\n3\timages/sec")
+    tasks.processes["ps 0"].send_signal(signal.SIGTERM)
+    assert tasks.statuses(SECONDS) == {"ps 0": 143, "worker 0": 0, "worker 1": 0}
+    (record,) = records()
+    assert record["status"] == "ok" and record["derived"]["images_per_sec"] > 0
