@@ -130,8 +130,8 @@ def differences(row: Row, figure: Figure) -> tuple[list[str], list[str]]:
 def _is_alike(name: str, mine: str, theirs: str) -> bool:
     """Returns whether two values are the same, in any case of letters."""
     mine, theirs = mine.lower(), theirs.lower()
-    if name == "model" and PUBLISHED_NAMES.get(mine, "").lower() == theirs:
-        return True
+    if name == "model":
+        return theirs in (mine, PUBLISHED_NAMES.get(mine, "").lower())
     return mine == theirs or (name == "data" and theirs == "real" and not mine.startswith("synthetic"))
 
 

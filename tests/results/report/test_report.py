@@ -535,13 +535,15 @@ def test_a_choice_keeps_the_zoom_and_the_order_of_the_axis(page: Any, chart: Any
 @pytest.mark.usefixtures("no_plots")
 def test_a_long_path_of_a_model_makes_nothing_wider(open_report: Any, tmp_path: Path) -> None:
     path = f"/home/engineer/{'a_directory_of_models/' * 9}net.keras"
-    managers = ("replicated", "parameter_server")
-    runs = [fake_run(model=path, num_devices=4, variable_update=each) for each in managers for _ in range(2)]
+    runs = [fake_run(model=model, num_devices=4) for model in (path, "vgg16") for _ in range(2)]
     write.write(Report(runs), ["x"], tmp_path)
     page = open_report(tmp_path, viewport={"width": 1280, "height": 900})
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     box = page.locator("#table tbody td[data-label='images/s']").first.bounding_box()
     assert box["x"] + box["width"] < 1280
+    page.set_viewport_size({"width": 620, "height": 900})  # where rows are cards
+    cells = "[...document.querySelectorAll('#table tbody td')]"
+    assert len(set(page.evaluate(f"{cells}.map(cell => Math.round(cell.getBoundingClientRect().right))"))) == 1
 
 
 @pytest.mark.usefixtures("no_plots")
